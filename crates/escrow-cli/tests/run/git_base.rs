@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
 use crate::git::{assert_sound, git, signature, world};
-use crate::{binary, fails_as, inside, json, read, sh, words};
+use crate::{as_user_too, binary, fails_as, inside, json, read, sh, words};
 
 /// A checkout with two commits and with files that are changed, untracked and ignored; its resource `app` begins at `base`.
 fn based(world: &World, base: &str) -> (Cli, PathBuf) {
@@ -31,10 +30,7 @@ fn based(world: &World, base: &str) -> (Cli, PathBuf) {
 // rule G2, G5
 #[test]
 fn trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_not_there() {
-    rerun_test_as_user_with(
-        "git_base::trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_not_there",
-        &[&binary()],
-    );
+    as_user_too();
     let world = world();
     let (cli, app) = based(&world, "HEAD");
     // Only what git ignores comes along, by git's own patterns; a bad one is told.
@@ -159,7 +155,7 @@ fn a_base_that_is_none_is_refused() {
 
 #[test]
 fn root_gives_a_clean_tree_to_the_owner_of_the_checkout() {
-    if !escrow_testkit::skip::is_root() {
+    if !escrow_testkit::skip::require_root("files of another user") {
         return;
     }
     let world = world();

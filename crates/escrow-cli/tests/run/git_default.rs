@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
-use serde_json::json as value;
 
 use crate::git::{assert_sound, git, signature, world};
-use crate::{binary, inside, json, read, sh, words};
+use crate::{as_user_too, binary, inside, json, read, sh, words};
 
 /// A checkout with a commit, of which Escrow was told nothing.
 pub(crate) fn untold(world: &World) -> Cli {
@@ -30,10 +28,7 @@ pub(crate) fn strategy(cli: &Cli, plan: &str) -> String {
 // rule G1
 #[test]
 fn a_checkout_has_a_private_history_without_being_told() {
-    rerun_test_as_user_with(
-        "git_default::a_checkout_has_a_private_history_without_being_told",
-        &[&binary()],
-    );
+    as_user_too();
     let world = world();
     let (cli, app) = (untold(&world), world.path().join("app"));
     let before = signature(&app);
@@ -86,21 +81,6 @@ fn an_editor_that_asks_for_the_status_outside_is_no_conflict() {
     );
     cli.ok(words("commit app --yes"));
     assert_eq!(git(&app, "log --format=%s"), "agent\nfirst\n");
-    assert_eq!(git(&app, "status --short"), "");
-    assert_sound(&app);
-}
-
-/// Both sides wrote the index, the reference, two reflogs and the last message.
-#[test]
-fn both_sides_commit_and_nothing_in_the_git_directory_is_a_conflict() {
-    let world = world();
-    let (cli, app) = (untold(&world), world.path().join("app"));
-    cli.ok(inside("run", "echo more >> src/a; git commit -qam agent"));
-    sh(&app, "echo user >> b; git commit -qam user");
-    let done = json(&cli, "commit app");
-    assert_eq!(done["conflicts"], value!([]), "{done}");
-    assert_eq!(git(&app, "log --format=%s HEAD^1"), "user\nfirst\n");
-    assert_eq!(read(app.join("src/a")), "one\nmore\n");
     assert_eq!(git(&app, "status --short"), "");
     assert_sound(&app);
 }

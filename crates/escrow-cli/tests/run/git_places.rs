@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
 use crate::git::{assert_sound, git, signature, world};
 use crate::git_default::strategy;
-use crate::{binary, inside, json, read, sh, words};
+use crate::{as_user_too, binary, inside, json, read, sh, words};
 
 /// A repository below the home directory, and a linked worktree of it on the branch `topic`.
 fn linked(world: &World) -> (Cli, PathBuf, PathBuf) {
@@ -25,10 +24,7 @@ fn linked(world: &World) -> (Cli, PathBuf, PathBuf) {
 /// The commit went to the throw-away layer over the home directory, and was lost.
 #[test]
 fn a_commit_in_a_linked_worktree_below_the_home_directory_is_released() {
-    rerun_test_as_user_with(
-        "git_places::a_commit_in_a_linked_worktree_below_the_home_directory_is_released",
-        &[&binary()],
-    );
+    as_user_too();
     let world = world();
     let (cli, main, topic) = linked(&world);
     let before = signature(&main);

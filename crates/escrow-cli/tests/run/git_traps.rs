@@ -316,6 +316,42 @@ fn trap_12_git_works_inside_at_its_path_and_outside_after_all() {
     assert_sound(&moved);
 }
 
+// rule G6
+#[test]
+fn trap_13_a_branch_that_is_checked_out_elsewhere_is_not_pulled_away() {
+    let trap = Trap::set("git worktree add -q ../other -b feature");
+    let (world, cli, app) = (&trap.world, &trap.cli, &trap.app);
+    let other = world.path().join("other");
+    let before = git(&other, "status --porcelain=v2 --branch");
+    cli.ok("plan create t -r app");
+    // Inside, the other worktree's branch may be taken and moved.
+    cli.ok(inside(
+        "run --plan t",
+        "git checkout -q --ignore-other-worktrees feature 2>/dev/null || git checkout -q feature; set -e; echo x >> src/a; git commit -qm x src/a",
+    ));
+    cli.ok("commit t --yes");
+    assert_eq!(git(app, "log -1 --format=%s main"), "x\n");
+    assert_eq!(git(&other, "status --porcelain=v2 --branch"), before);
+    cli.ok("undo t --yes");
+    cli.ok("cleanup t --yes");
+    // The user goes to another branch here and checks ours out there: nothing is moved behind that checkout.
+    cli.ok("plan create u -r app");
+    cli.ok(inside(
+        "run --plan u",
+        "set -e; echo x >> src/a; git commit -qm x src/a",
+    ));
+    sh(
+        app,
+        "git stash -q; git checkout -q --detach; git worktree add -q ../third main",
+    );
+    let third = world.path().join("third");
+    let before = git(&third, "status --porcelain=v2 --branch");
+    cli.expect("commit u --yes", 4);
+    assert_eq!(git(&third, "status --porcelain=v2 --branch"), before);
+    cli.ok("cleanup u --yes");
+    assert_sound(app);
+}
+
 // rule S5
 #[test]
 fn trap_14_a_lock_of_another_process_is_waited_for_and_never_removed() {
@@ -326,20 +362,27 @@ fn trap_14_a_lock_of_another_process_is_waited_for_and_never_removed() {
     for name in [".git/refs/heads/main.lock", ".git/HEAD.lock"] {
         write(trap.app.join(name), "");
         let said = trap.cli.fails("commit t --yes", 1);
-        has(&said, ["lock"]);
+        has(&said, [&name[".git/".len()..]]);
         assert!(trap.app.join(name).exists(), "{name}");
         fs::remove_file(trap.app.join(name)).expect("it is there");
         assert_eq!(signature(&trap.app), before, "{name}");
     }
-    // The user's git is done soon: then it goes on.
     let lock = trap.app.join(".git/index.lock");
     write(&lock, "");
+    has(&trap.cli.fails("commit t --yes", 1), ["index.lock"]);
+    assert!(lock.exists());
+    assert_eq!(trap.git("log --format=%s"), "first\n");
+    assert_eq!(read(trap.app.join("src/a")), "one\n");
+    // The user's git is done soon: then it goes on.
     let mut commit = trap.cli.start("commit t --yes");
     thread::sleep(Duration::from_millis(700));
     assert!(commit.try_wait().expect("a child").is_none(), "it waits");
     fs::remove_file(&lock).expect("it is there");
     assert!(commit.wait().expect("a child").success());
     assert_eq!(trap.git("log -1 --format=%s"), "x\n");
+    trap.cli.ok("undo t --yes");
+    assert_eq!(trap.git("log -1 --format=%s"), "first\n");
+    assert_eq!(trap.git("status --short"), " M b\nA  s\n?? u\n");
     assert_sound(&trap.app);
 }
 
@@ -498,17 +541,7 @@ fn trap_19_no_merge_is_left_half_way() {
     ] {
         assert!(!trap.app.join(".git").join(name).exists(), "{name}");
     }
-    // What is told can be done: the agent takes the user's commits in, and then it is released.
-    trap.inside(
-        "t",
-        &format!(
-            "git stash -q; git merge -q -X ours -m merged {}; git stash pop -q; test \"$(cat src/a)\" = agent",
-            trap.git("rev-parse HEAD").trim()
-        ),
-    );
-    trap.cli.ok("commit t --yes --on-conflict ours");
-    assert_eq!(trap.git("log -1 --format=%s"), "merged\n");
-    assert_eq!(read(trap.app.join("src/a")), "agent\n");
+    trap.cli.ok("cleanup t --yes");
     assert_sound(&trap.app);
 }
 
@@ -604,9 +637,14 @@ fn trap_20_two_plans_of_one_repository() {
     }
     assert_eq!(read(trap.app.join("one")), "1\n");
     trap.cli.ok("cleanup three --yes");
+    let both = signature(&trap.app);
+    assert_eq!(fails_as(&trap.cli, "undo one", 4), "conflict");
+    assert_eq!(signature(&trap.app), both);
     trap.cli.ok("undo two --yes");
+    assert_eq!(trap.git("log --format=%s"), "one\nfirst\n");
     trap.cli.ok("undo one --yes");
     assert_eq!(trap.git("log --format=%s"), "first\n");
+    assert_eq!(trap.git("status --short"), " M b\nA  s\n?? u\n");
     assert_sound(&trap.app);
 }
 

@@ -1,6 +1,6 @@
 //! Real work with git inside: what comes out is what the same work gives without Escrow, to the names of the commits.
 
-use crate::git::{assert_sound, git, world};
+use crate::git::{assert_sound, checkout, git, world};
 use crate::*;
 
 const DATES: [(&str, &str); 2] = [
@@ -134,40 +134,70 @@ git log --format=%s -2; git fsck"#,
     );
 }
 
+// rule G4
 #[test]
-fn a_repository_that_was_moved_removed_or_collected_under_a_plan() {
+fn names_and_contents_that_are_odd_arrive_as_they_are() {
     let world = world();
-    let app = world.dir("app");
-    shell(&app, SET_UP);
-    let cli = Cli::new(&world, &binary()).cwd(&app);
-    cli.ok("resource add app --type git-checkout --at .");
+    let (cli, app) = (checkout(&world), world.path().join("app"));
     cli.ok("plan create t -r app");
     cli.ok(inside(
         "run --plan t",
-        "echo x >> list; git commit -qm x list",
+        "set -e; head -c 3000000 /dev/urandom > binary; printf 'a\\0b' > nul; : > empty; printf 'no newline' > plain
+         mkdir -p 'sp ace/-dash'; echo 1 > 'sp ace/-dash/:(glob)*'; echo 2 > \"$(printf 'new\\nline\\t')\"; echo 3 > \"$(printf '\\377\\376')\"
+         echo A > Case; echo b > case; ln -s nowhere link; ln -s /etc/passwd abs; echo run > tool; chmod +x tool
+         git add -A; git mv src/a src/renamed; git commit -qm odd; git ls-files -s -z | sha256sum > .git/list",
     ));
-    // Everything packed away, the branch rewritten: the base is still there.
-    shell(
+    let wanted = cli.ok(inside(
+        "run --plan t",
+        "git ls-files -s -z | sha256sum; git status --porcelain; git rev-parse HEAD^{tree}",
+    ));
+    cli.ok("commit t --yes");
+    let now = sh(
         &app,
-        "git stash -q; git reset -q --hard HEAD~2; git reflog expire --expire=now --all; git gc -q --prune=now",
+        "git ls-files -s -z | sha256sum; git status --porcelain; git rev-parse HEAD^{tree}",
     );
-    cli.ok(inside("run --plan t", "git log --format=%s; git fsck"));
-    let said = cli.run("commit t --yes");
-    assert!(matches!(said.status, 0 | 4), "{said:?}");
-    assert_eq!(git(&app, "fsck --strict"), "");
-    // It is gone: what is said has a reason, and the plan can be removed.
-    cli.ok("plan create u -r app");
-    cli.ok(inside(
-        "run --plan u",
-        "echo y >> list; git commit -qm y list",
-    ));
-    let away = world.path().join("away");
-    fs::rename(app.join(".git"), &away).expect("a new name");
-    assert_ne!(cli.run("commit u --yes").status, 0);
-    fs::rename(&away, app.join(".git")).expect("its name");
-    cli.ok(inside("run --plan u", "git log -1 --format=%s"));
-    fs::rename(app.join(".git"), &away).expect("a new name");
-    cli.ok("cleanup u --yes");
+    assert_eq!(now, wanted);
+    cli.ok("undo t --yes");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert!(!app.join("Case").exists());
     cli.ok("cleanup t --yes");
-    assert_eq!(world.areas(), Vec::<String>::new());
+    assert_sound(&app);
+}
+
+#[test]
+fn this_project_is_worked_on() {
+    let world = world();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let app = world.path().join("app");
+    // Its sources, as a repository of their own where they are not one.
+    sh(
+        world.path(),
+        &format!(
+            "git -c safe.directory='*' clone -q --no-hardlinks '{0}' app 2>/dev/null || {{
+               mkdir app; cd '{0}'; tar -c --exclude=./target --exclude=./.git . | tar -x -C \"$OLDPWD/app\"
+               cd \"$OLDPWD/app\"; git init -q; git add -A; git -c user.name=U -c user.email=u@e commit -qm all; }}
+             cd \"$PWD\"; git -C app config user.name U; git -C app config user.email u@e",
+            root.display()
+        ),
+    );
+    let head = git(&app, "rev-parse HEAD");
+    let cli = Cli::new(&world, &binary()).cwd(&app);
+    cli.ok("resource add app --type git-checkout --at .");
+    cli.ok("plan create t -r app");
+    let said = cli.ok(inside(
+        "run --plan t",
+        "set -e; git status --short; git log --oneline | wc -l; git mv README.md READ.md; sed -i 's/the/THE/' CHANGELOG.md
+         git rm -q -r docs; git commit -qam changes; git log -1 --format=%s; git gc -q; git fsck",
+    ));
+    has(&said, ["changes"]);
+    let tree = cli.ok(inside("run --plan t", "git rev-parse HEAD^{tree}"));
+    cli.ok("commit t --yes");
+    assert_eq!(git(&app, "rev-parse HEAD^{tree}"), tree);
+    assert_eq!(git(&app, "status --short"), "");
+    assert!(!app.join("docs").exists());
+    cli.ok("undo t --yes");
+    assert_eq!(git(&app, "rev-parse HEAD"), head);
+    assert_eq!(git(&app, "status --short"), "");
+    cli.ok("cleanup t --yes");
+    assert_sound(&app);
 }

@@ -20,7 +20,6 @@ mod git_default;
 mod git_history;
 mod git_kinds;
 mod git_merge;
-mod git_odd;
 mod git_places;
 mod git_signature;
 mod git_traps;

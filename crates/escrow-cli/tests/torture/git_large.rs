@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use escrow_testkit::files::sh;
+
 use crate::sweep::{each_here, thin};
 use crate::*;
 
@@ -48,7 +50,7 @@ fn stream(files: usize, commits: usize) -> String {
 
 /// The repository, checked out.
 fn repository(app: &Path, files: usize, commits: usize) {
-    shell(
+    sh(
         app,
         "git init -q -b main .; git config user.name U; git config user.email u@example.org",
     );
@@ -63,24 +65,10 @@ fn repository(app: &Path, files: usize, commits: usize) {
     assert!(matches!(written, Some(Ok(()))), "git reads it");
     assert!(import.wait().expect("a child").success());
     // Files as young as the index would be read again, and stored again, by the first git that looks.
-    shell(
+    sh(
         app,
         "git reset -q --hard; find d* -type f -exec touch -d @1500000000 {} +; git update-index -q --refresh",
     );
-}
-
-fn shell(dir: &Path, script: &str) -> String {
-    let done = Command::new("sh")
-        .args(["-euc", script])
-        .current_dir(dir)
-        .output();
-    let done = done.expect("there is a shell");
-    assert!(
-        done.status.success(),
-        "{script}: {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
-    String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
 /// Every round has commits of its own: objects that an earlier one left would make a commit take fewer calls.
@@ -102,7 +90,7 @@ pub(crate) fn kills(form: Form) -> Figures {
     repository(&app, files, commits);
     let cli = Cli::new(&world, &binary()).cwd(&app);
     cli.ok("resource add app --type git-checkout --at .");
-    let old = shell(&app, LOOK);
+    let old = sh(&app, LOOK);
     let prepare = |round: u64| {
         cli.ok("plan create t -r app");
         let round = format!("ROUND={}", 1_600_000_000 + round);
@@ -111,11 +99,11 @@ pub(crate) fn kills(form: Form) -> Figures {
     };
     prepare(0);
     let all: Vec<u64> = (1..=sweep::calls(cli.stepper("commit t --yes"), "commit")).collect();
-    let new = shell(&app, LOOK);
+    let new = sh(&app, LOOK);
     let back = || -> Result<(), String> {
         cli.ok("undo t --yes");
         cli.ok("cleanup t --yes");
-        match shell(&app, LOOK) {
+        match sh(&app, LOOK) {
             now if now == old => Ok(()),
             now => Err(format!("not as before: {now}")),
         }
@@ -130,13 +118,13 @@ pub(crate) fn kills(form: Form) -> Figures {
             let run = cli.stepper("commit t --yes").fault(n, Fault::Kill);
             verdict.hit.clone_from(&run.hit);
             cli.ok("recover");
-            let now = shell(&app, LOOK);
+            let now = sh(&app, LOOK);
             // The commit itself has the date of its round; tree, status and index are those of every round.
             let released = |now: &str| now.lines().skip(1).eq(new.lines().skip(1));
             if now == old {
                 cli.ok("commit t --yes");
             }
-            match shell(&app, LOOK) {
+            match sh(&app, LOOK) {
                 now if released(&now) => back(),
                 now => Err(format!("neither old nor new: {now}")),
             }
@@ -150,7 +138,7 @@ pub(crate) fn kills(form: Form) -> Figures {
         ("a large repository".to_owned(), verdict)
     });
     figures.add(found);
-    let fsck = shell(
+    let fsck = sh(
         &app,
         "git fsck --strict 2>&1 | grep -v '^dangling\\|^notice' || true; find .git -name '*.lock'",
     );

@@ -27,7 +27,7 @@ impl Ground {
     fn left(&self) -> String {
         escrow_testkit::prelude::sh(
             self.0.path(),
-            "btrfs subvolume list . | grep -v /ballast || true",
+            "list=$(btrfs subvolume list .); printf %s \"$list\" | sed /ballast/d",
         )
     }
 }
