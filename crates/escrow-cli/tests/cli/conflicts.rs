@@ -188,3 +188,37 @@ fn a_shared_lock_on_an_original_kept_others_from_looking() {
     cli.ok("commit p");
     assert_eq!(read(world.at("app/a.txt")), "uno\n");
 }
+
+// rule C15
+#[test]
+fn what_both_sides_made_the_same_was_a_conflict() {
+    let same = "echo same > new; mkdir nd; echo q > nd/q; ln -s target mine; echo two >> f; chmod 600 m; rm gone";
+    for strategy in ["filesystem_copy", "overlay"] {
+        let (world, cli) = world();
+        let app = world.at("app");
+        let text = "f \"one\\n\"\nm \"m\\n\"\ngone \"g\\n\"\nother \"o\\n\"\n";
+        tree::build(&app, text);
+        cli.plan("try", "./app", strategy);
+        let script = format!("cd app; {same}; echo own > other");
+        cli.ok(inside("run --plan try", &script));
+        cli.ok("plan fork try again");
+        sh(&app, same);
+        let before = signature(&app);
+        cli.ok("commit try --yes");
+        assert_eq!(read(app.join("other")), "own\n", "{strategy}");
+        // Nor does a fork that has nothing new conflict with what it was forked from.
+        cli.ok("commit again --yes");
+        cli.ok("undo again --yes");
+        cli.ok("undo try --yes");
+        assert_eq!(signature(&app), before, "{strategy}");
+        // One letter more, one bit more, another target.
+        for more in ["echo . >> new", "chmod 640 m", "ln -sfn elsewhere mine"] {
+            cli.plan("differs", "./app", strategy);
+            let script = "cd app; echo . >> new; echo . >> new; ln -sfn other mine; chmod 644 m";
+            cli.ok(inside("run --plan differs", script));
+            sh(&app, more);
+            failed(&cli, "commit differs", 4);
+            cli.ok("cleanup differs --yes");
+        }
+    }
+}

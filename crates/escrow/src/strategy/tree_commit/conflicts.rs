@@ -12,7 +12,7 @@ use crate::model::{
     Change, ChangeKind, ChangedField, Conflict, DiffView, EntryInfo, EntryKind, ResourcePath,
 };
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::{Preview, PreviewNote};
+use crate::strategy::{Preview, PreviewNote, tree};
 
 /// What a sandbox knows of the original it was made from.
 pub(in crate::strategy) trait OriginalBase {
@@ -34,6 +34,7 @@ pub(in crate::strategy) trait OriginalBase {
 
 struct ConflictCheck<'a> {
     original: &'a Dir,
+    sandbox: &'a dyn VersionSource,
     changes: &'a [Change],
     base: &'a dyn OriginalBase,
     carved: &'a [ResourcePath],
@@ -62,6 +63,7 @@ pub(in crate::strategy) fn look(
     }
     let mut look = ConflictCheck {
         original: &original.again().keeping(),
+        sandbox,
         changes,
         base,
         carved,
@@ -122,6 +124,11 @@ impl ConflictCheck<'_> {
         now: Option<&Meta>,
         what: &str,
     ) -> Result<()> {
+        if let (Some(at), Some(now)) = (at, now)
+            && self.is_same(change, at, now)?
+        {
+            return Ok(());
+        }
         let theirs = match (now, at) {
             (Some(meta), Some((dir, name))) => Some(dir.facts(name, meta)?),
             (Some(meta), None) => Some(meta.facts()),
@@ -132,6 +139,19 @@ impl ConflictCheck<'_> {
             ..Conflict::with(change.path.clone(), what, theirs)
         });
         Ok(())
+    }
+
+    /// Whether both sides have the same there now: then there is nothing to choose between.
+    fn is_same(&self, change: &Change, at: (&Dir, &[u8]), now: &Meta) -> Result<bool> {
+        let Some(new) = self.sandbox.meta(&change.path)? else {
+            return Ok(false);
+        };
+        let (dir, _) = self.sandbox.parent(&change.path)?;
+        let theirs = (at.0, now);
+        let differs = tree::change(&change.path, theirs, (&dir, &new), |fields| {
+            tree::ownable(fields, now)
+        })?;
+        Ok(differs.is_none())
     }
 
     /// What stands at the path of a change; notes what contradicts it.
