@@ -255,10 +255,11 @@ impl GitIntent {
                     continue;
                 }
                 Err(error) if error.is(Errno::EXIST) => {
-                    return Err(super::refused(
-                        "write the index",
-                        "another git process has it locked; should none be running, remove '.git/index.lock'",
-                    ));
+                    return Err(StrategyError::Git {
+                        what: "write the index".to_owned(),
+                        said: "another git process has it locked; should none be running, remove '.git/index.lock'"
+                            .to_owned(),
+                    });
                 }
                 linked => linked?,
             }

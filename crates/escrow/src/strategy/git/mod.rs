@@ -136,9 +136,10 @@ impl GitWorktree {
 
     fn git(&self) -> Result<&Git> {
         let found = self.git.get_or_init(Git::find);
-        found
-            .as_ref()
-            .map_err(|why| refused("keep a private history", why))
+        found.as_ref().map_err(|why| StrategyError::Git {
+            what: "be started".to_owned(),
+            said: why.clone(),
+        })
     }
 
     fn open_both(
