@@ -19,6 +19,7 @@ mod git_base;
 mod git_default;
 mod git_history;
 mod git_kinds;
+mod git_meanwhile;
 mod git_merge;
 mod git_places;
 mod git_signature;

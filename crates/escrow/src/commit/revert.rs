@@ -144,7 +144,8 @@ impl Execution<'_> {
                 Err(error) => {
                     // Only what never promised to be taken back is given up: the rest is tried again, and keeps what it needs.
                     let promised = member.direction(self.journal.work) == Direction::Reversible;
-                    let cannot = matches!(error, Error::Strategy(StrategyError::Unsupported { .. }));
+                    let cannot =
+                        matches!(error, Error::Strategy(StrategyError::Unsupported { .. }));
                     reverted.irreversible += usize::from(cannot && !promised);
                     reverted.not_undone.push((member.name(), chain(&error)));
                 }

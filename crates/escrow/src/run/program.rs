@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the helper program may take: it may have to wait for a plan, and to restore much.
-const LIMIT: Duration = Duration::from_secs(600);
+/// How long a program may take: the helper may have to wait for a plan, and to restore much.
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// How long one waits before looking again.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -8,7 +8,7 @@ use std::process::Output;
 
 use super::super::error::{Result, StrategyError};
 use crate::fs::{Dir, Meta};
-use crate::run::program::{output, program};
+use crate::run::program::{die_with_this_thread, output, program};
 
 /// Where the program is looked for: never in a directory that a tree could name.
 const PLACES: [&str; 2] = ["/usr/bin/git", "/usr/local/bin/git"];
@@ -181,11 +181,17 @@ impl GitCall<'_> {
 
     /// What it writes, if it succeeds.
     pub(super) fn run(self) -> Result<Vec<u8>> {
+        self.answer()?
+    }
+
+    /// What it writes, or how it failed; an error where it did not end by itself: it was killed, or never started.
+    pub(super) fn answer(self) -> Result<Result<Vec<u8>>> {
         let what = self.what();
         let said = self.output()?;
-        match said.status.success() {
-            true => Ok(said.stdout),
-            false => Err(failed(what, &said)),
+        match said.status.code() {
+            Some(0) => Ok(Ok(said.stdout)),
+            Some(_) => Ok(Err(failed(what, &said))),
+            None => Err(failed(what, &said)),
         }
     }
 
@@ -242,6 +248,8 @@ impl GitCall<'_> {
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
         }
+        // One that outlived a killed process would go on changing the repository while recovery works there.
+        die_with_this_thread(&mut command);
         let what = self.args[self.fixed..].first();
         let what = what.map_or_else(String::new, |one| one.to_string_lossy().into_owned());
         output(command, &self.input).map_err(|error| StrategyError::Git {

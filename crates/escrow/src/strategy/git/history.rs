@@ -91,6 +91,11 @@ pub(super) fn path_of(name: &[u8]) -> Result<ResourcePath> {
     ResourcePath::parse(name).map_err(|error| damaged(&error.to_string()))
 }
 
+/// A path in the git directory, as the resource names it.
+pub(super) fn in_git_dir(name: &str) -> Result<ResourcePath> {
+    path_of(format!(".git/{name}").as_bytes())
+}
+
 /// A file of the private git directory; none if it is not there.
 pub(super) fn read_file(sandbox: &dyn Sandbox, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let file = match sandbox.read(&path_of(name)?) {
@@ -224,7 +229,7 @@ impl History {
         let mut changes = Vec::new();
         for row in rows {
             // To git, too, such a name is none.
-            let Ok(path) = path_of(format!(".git/{}", row.name).as_bytes()) else {
+            let Ok(path) = in_git_dir(row.name) else {
                 continue;
             };
             let kind = match (row.old, row.new) {
@@ -284,7 +289,7 @@ impl History {
         line: &str,
     ) -> Result<()> {
         let name = before.branch.unwrap_or("HEAD");
-        let path = path_of(format!(".git/{name}").as_bytes())?;
+        let path = in_git_dir(name)?;
         if let Some(change) = changes.iter_mut().find(|one| one.path == path) {
             add_line(change, line);
             return Ok(());

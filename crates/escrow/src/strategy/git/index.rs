@@ -13,7 +13,7 @@ use serde_json::json;
 use super::super::Sandbox;
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
-use super::history::{History, path_of, read_file, roots};
+use super::history::{History, in_git_dir, read_file, roots};
 use super::intent::GitIntent;
 use super::repository::{Head, path_text, subdir};
 use super::seed;
@@ -196,7 +196,7 @@ impl PrivateIndex {
         named.truncate(NAMED);
         let digest = VersionDigest::new(&[b"index", &hash], true);
         let detail = json!({"released": true, "staged": named, "lines": lines, "digest": digest});
-        let path = path_of(b".git/index")?;
+        let path = in_git_dir("index")?;
         Ok(Some(Change::opaque(path, ChangeKind::Modified, detail)))
     }
 }

@@ -1,23 +1,23 @@
 //! What a commit does to the user's repository: objects as a pack, references by compare-and-swap, entries of the index,
 //! and single files. Everything here can be repeated, and taken back.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::command::Git;
-use super::history::path_of;
+use super::history::in_git_dir;
 use super::index::IndexChange;
+use super::release::read_all;
 use super::replace::{self, Replacement};
-use super::repository::{RefMove, Refs, Repository, is_id};
+use super::repository::{MOVING, RefMove, Refs, Repository, USED, line};
 use crate::fs::{Cause, Dir, remove};
-use crate::model::Conflict;
 use crate::model::text::Location;
+use crate::model::{Conflict, ResourcePath};
 
 /// The git directory with the settings, in the area of a commit.
 pub(super) const SETTINGS: &str = "settings";
-
-/// Says in the area of a commit that its objects may be in use.
-const USED: &[u8] = b"used";
 
 /// What a release does to the repository.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -66,31 +66,7 @@ pub(super) fn packs(area: &Dir) -> Result<Vec<String>> {
 
 /// A conflict at a place in the git directory.
 pub(super) fn conflict(name: &str, what: &str) -> Result<Conflict> {
-    Ok(Conflict::of(
-        path_of(format!(".git/{name}").as_bytes())?,
-        what,
-    ))
-}
-
-/// What references are now, asked in one call; those that do not exist are left out.
-pub(super) fn values<'a>(
-    git: &Git,
-    repository: &Repository,
-    names: impl Iterator<Item = &'a str>,
-) -> Result<Refs> {
-    let names: Vec<&str> = names.collect();
-    if names.is_empty() {
-        return Ok(Refs::new());
-    }
-    let asked: String = names.iter().flat_map(|name| [*name, "\n"]).collect();
-    let call = repository.call(git);
-    let call = call.args(["cat-file", "--batch-check=%(objectname)"]);
-    let said = call.input(asked).run()?;
-    let said = String::from_utf8_lossy(&said).into_owned();
-    let named = names.iter().zip(said.lines());
-    let value =
-        |(name, value): (&&str, &str)| is_id(value).then(|| ((*name).to_owned(), value.to_owned()));
-    Ok(named.filter_map(value).collect())
+    Ok(Conflict::of(in_git_dir(name)?, what))
 }
 
 impl GitIntent {
@@ -98,7 +74,7 @@ impl GitIntent {
     pub(super) fn apply(&self, git: &Git) -> Result<()> {
         replace::apply(&self.area()?, &self.release.files)?;
         self.install_packs()?;
-        self.move_refs(git, false)?;
+        self.move_refs(git)?;
         self.mark_used()?;
         self.set_index(git, false)
     }
@@ -113,16 +89,21 @@ impl GitIntent {
         Ok(())
     }
 
-    /// Takes it back, before the files are. What may refuse comes first.
-    pub(super) fn undo(&self, git: &Git) -> Result<()> {
-        self.move_refs(git, true)?;
-        self.set_index(git, true)?;
+    /// Takes it back, before the files are. What another process changed meanwhile stays, and is named with where it is.
+    pub(super) fn undo(&self, git: &Git) -> Result<Vec<(ResourcePath, Location)>> {
         let area = self.area()?;
-        replace::undo(&area, &self.release.files)?;
-        match area.stat(USED)? {
-            Some(_) => Ok(()),
-            None => self.remove_packs(),
+        let is = |mark: &[u8]| Ok::<_, StrategyError>(area.stat(mark)?.is_some());
+        let mut kept = Vec::new();
+        // What was never begun is the user's: equal values there were put there by the user.
+        if is(USED)? || is(MOVING)? {
+            kept = self.move_back(git)?;
+            self.set_index(git, true)?;
         }
+        kept.extend(replace::undo(&area, &self.release.files)?);
+        if !is(USED)? {
+            self.remove_packs(git)?;
+        }
+        Ok(kept)
     }
 
     /// Where the repository moved on since.
@@ -158,10 +139,13 @@ impl GitIntent {
         Ok(conflicts)
     }
 
-    /// What the references that move are now, asked in one call.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.release.moves.iter().map(|one| one.name.as_str())
+    }
+
+    /// What the references that move are now.
     fn values(&self, git: &Git) -> Result<Refs> {
-        let names = self.release.moves.iter().map(|one| one.name.as_str());
-        values(git, &self.repository, names)
+        self.repository.values(git, self.names())
     }
 
     pub(super) fn area(&self) -> Result<Dir> {
@@ -193,60 +177,132 @@ impl GitIntent {
         Ok(Dir::open(&self.repository.objects().join("pack"))?)
     }
 
-    /// Removes what was brought and never used: what is not in the area any more.
-    fn remove_packs(&self) -> Result<()> {
-        if self.packs.is_empty() {
+    /// Removes what was brought, unless the user has something by now that needs it.
+    fn remove_packs(&self, git: &Git) -> Result<()> {
+        let (area, packs) = (self.area()?, self.packs()?);
+        let mut brought = Vec::new();
+        for name in self.packs.iter().rev().map(String::as_bytes) {
+            if area.stat(name)?.is_none() && packs.stat(name)?.is_some() {
+                brought.push(name);
+            }
+        }
+        let Some(index) = brought.iter().find(|name| name.ends_with(b".idx")) else {
+            // Without its index it is no pack: git reads nothing from it.
+            return remove_all(&packs, &brought);
+        };
+        let (file, _) = packs.file(index)?;
+        let own = self.repository.call(git).args(["show-index"]);
+        let own = line(&own.input(read_all(file)?).run()?);
+        let own = own.lines().filter_map(|one| one.split(' ').nth(1));
+        let own: HashSet<&str> = own.collect();
+        if self.reaches(git, &own)? {
             return Ok(());
         }
-        let (area, packs) = (self.area()?, self.packs()?);
-        for name in self.packs.iter().rev().map(String::as_bytes) {
-            if area.stat(name)?.is_none() {
-                remove::remove(&packs, name)?;
-            }
-        }
-        Ok(packs.sync()?)
+        remove_all(&packs, &brought)
     }
 
-    fn move_refs(&self, git: &Git, back: bool) -> Result<()> {
-        let names = self.release.moves.iter().map(|one| one.name.as_str());
-        self.repository.clear_locks(names, &self.area()?)?;
-        let mut moves = Vec::new();
+    /// Whether a reference, a reflog, a stash or an index of the user names any of these objects, or something that does.
+    fn reaches(&self, git: &Git, objects: &HashSet<&str>) -> Result<bool> {
+        let call = self.repository.call(git).args([
+            "rev-list",
+            "--objects",
+            "--no-object-names",
+            "--missing=print",
+            "--ignore-missing",
+            "--all",
+            "--reflog",
+            "--indexed-objects",
+            "--not",
+        ]);
+        // What was there before the release needs nothing of it.
+        let old = self.release.moves.iter().filter_map(|one| one.old.as_ref());
+        let said = line(&call.args(old).run()?);
+        let mut named = said.lines().map(|one| one.trim_start_matches('?'));
+        Ok(named.any(|id| objects.contains(id)))
+    }
+
+    /// Moves the references to where the release has them.
+    fn move_refs(&self, git: &Git) -> Result<()> {
+        let area = self.area()?;
+        let begun = self.repository.clear_locks(self.names(), &area)?;
         let values = self.values(git)?;
+        let mut moves = Vec::new();
         for one in &self.release.moves {
-            let (from, to) = match back {
-                true => (&one.new, &one.old),
-                false => (&one.old, &one.new),
-            };
-            let now = values.get(&one.name).cloned();
-            if now == *to {
+            let now = values.get(&one.name);
+            if now == one.new.as_ref() {
                 continue;
             }
-            if now != *from {
+            if now != one.old.as_ref() {
                 return Err(StrategyError::Moved {
-                    path: path_of(format!(".git/{}", one.name).as_bytes())?,
+                    path: in_git_dir(&one.name)?,
                     what: "it has another commit by now".to_owned(),
                 });
             }
-            moves.push(RefMove {
-                name: one.name.clone(),
-                old: from.clone(),
-                new: to.clone(),
-            });
+            moves.push(one.clone());
         }
-        // The process that moved it may have died before it could say so.
-        if back && !moves.is_empty() {
+        // A killed process had moved some of them.
+        if begun && moves.len() < self.release.moves.len() {
             self.mark_used()?;
         }
-        let message = match back {
-            true => "escrow: undo",
-            false => &self.release.message,
-        };
+        let message = &self.release.message;
         self.repository
-            .move_refs(git, &moves, message, Some(&self.area()?))?;
-        // Git syncs neither the log of a reference nor its directory.
+            .move_refs(git, &moves, message, Some(&area))?;
+        if begun && moves.is_empty() {
+            area.unlink(MOVING)?;
+        }
+        self.sync_refs()
+    }
+
+    /// Moves the references back that are where the release put them. Returns those that another process moved on.
+    fn move_back(&self, git: &Git) -> Result<Vec<(ResourcePath, Location)>> {
+        let area = self.area()?;
+        let begun = self.repository.clear_locks(self.names(), &area)?;
+        let values = self.values(git)?;
+        let (mut moves, mut kept) = (Vec::new(), Vec::new());
+        for one in &self.release.moves {
+            let now = values.get(&one.name);
+            if now == one.old.as_ref() {
+                continue;
+            }
+            if now != one.new.as_ref() {
+                let at = self.repository.common().join(&one.name);
+                kept.push((in_git_dir(&one.name)?, Location::from(at)));
+                continue;
+            }
+            moves.push(RefMove {
+                name: one.name.clone(),
+                old: one.new.clone(),
+                new: one.old.clone(),
+            });
+        }
+        // Reflogs name the objects.
+        if !moves.is_empty() {
+            self.mark_used()?;
+        }
+        self.repository
+            .move_refs(git, &moves, "escrow: undo", Some(&area))?;
+        if begun && moves.is_empty() {
+            area.unlink(MOVING)?;
+        }
+        self.sync_refs()?;
+        Ok(kept)
+    }
+
+    /// Git syncs neither the log of a reference nor its directory.
+    fn sync_refs(&self) -> Result<()> {
         match self.release.moves.is_empty() {
             true => Ok(()),
             false => Ok(self.repository.dir()?.sync_file_system()?),
         }
+    }
+}
+
+fn remove_all(packs: &Dir, names: &[&[u8]]) -> Result<()> {
+    for name in names {
+        remove::remove(packs, name)?;
+    }
+    match names.is_empty() {
+        true => Ok(()),
+        false => Ok(packs.sync()?),
     }
 }

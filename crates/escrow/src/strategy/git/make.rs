@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::super::error::{Result, StrategyError};
 use super::GitMetadata;
 use super::command::{Git, GitCall};
-use super::history::{History, path_of};
+use super::history::{History, in_git_dir};
 use super::intent::{Release, SETTINGS};
 use super::release::{BranchMove, Found, Merge, merge, read_blobs};
 use super::replace::{self, NewFile};
@@ -99,7 +99,7 @@ impl Making<'_> {
         let merged = merge(|| self.call(), theirs, ours)?;
         if merged != *found {
             return Err(StrategyError::Moved {
-                path: path_of(b".git/HEAD")?,
+                path: in_git_dir("HEAD")?,
                 what: "the merge is not the one that was looked at".to_owned(),
             });
         }

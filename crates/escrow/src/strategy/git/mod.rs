@@ -395,10 +395,13 @@ impl Strategy for GitWorktree {
     fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RollbackReport> {
         match commit_intent(intent)? {
             Some(intent) => {
-                if let Some(repository) = &intent.repository {
-                    repository.undo(self.git()?)?;
-                }
-                self.below.undo(&intent.files, observer)
+                let kept = match &intent.repository {
+                    Some(repository) => repository.undo(self.git()?)?,
+                    None => Vec::new(),
+                };
+                let mut undone = self.below.undo(&intent.files, observer)?;
+                undone.kept.extend(kept);
+                Ok(undone)
             }
             None => {
                 let Both { files, git } = restore_intent(intent)?;
@@ -491,12 +494,14 @@ impl GitWorktree {
             keep_ref(request.plan_id, request.target.resource_id),
         );
         let repository = repository.shared();
-        if head.commit.is_none() || repository.value(git, &name)? == head.commit {
+        repository.settle_locks(&name, area)?;
+        let old = repository.value(git, &name)?;
+        if head.commit.is_none() || old == head.commit {
             return Ok(());
         }
         let kept = RefMove {
             name,
-            old: None,
+            old,
             new: head.commit.clone(),
         };
         repository.move_refs(git, &[kept], "escrow: keep the base", Some(area))
@@ -506,7 +511,7 @@ impl GitWorktree {
     fn forget(&self, repository: &Repository, name: &str, area: Option<&Dir>) -> Result<()> {
         let (git, repository) = (self.git()?, repository.shared());
         if let Some(area) = area {
-            repository.clear_locks([name].into_iter(), area)?;
+            repository.settle_locks(name, area)?;
         }
         // Only the process that was to make the reference, and died, can have locked it.
         let lock = history::path_of(format!("{name}.lock").as_bytes())?;

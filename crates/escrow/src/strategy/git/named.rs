@@ -10,7 +10,7 @@ use serde_json::json;
 use super::super::Sandbox;
 use super::super::error::Result;
 use super::command::{Git, GitCall};
-use super::history::{History, path_of, read_file, roots};
+use super::history::{History, in_git_dir, path_of, read_file, roots};
 use super::release::read_all;
 use super::replace::{self, NewFile, Replacement};
 use super::repository::{Repository, subdir};
@@ -231,7 +231,7 @@ fn change(
     mut lines: Vec<String>,
     digest: &VersionDigest,
 ) -> Result<Change> {
-    let path = replace::in_git_dir(name.as_bytes())?;
+    let path = in_git_dir(name)?;
     lines.insert(
         0,
         format!("stays in the sandbox; `escrow commit --only {path}` releases it"),

@@ -10,7 +10,7 @@ use super::GitMetadata;
 use super::command::Git;
 use super::history::{History, path_of};
 use super::index::{IndexChange, PrivateIndex, read_index, stages};
-use super::intent::{conflict, values};
+use super::intent::conflict;
 use super::repository::{Head, RefMove, line, path_text};
 use super::trees::{self, TreeChange, TreeEntry, parts};
 use crate::fs::{Dir, Meta, state_dir};
@@ -249,7 +249,7 @@ impl Look<'_> {
         let branch = self.sandbox.head.branch.as_deref();
         let moved: Vec<_> = self.history.others(branch).collect();
         let names = moved.iter().map(|(name, ..)| name.as_str());
-        let now = values(self.git, &self.sandbox.repository, names)?;
+        let now = self.sandbox.repository.values(self.git, names)?;
         for (name, old, new) in moved {
             let user = now.get(name);
             if user == new {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
-use super::history::path_of;
+use super::repository::path_text;
 use crate::fs::{Cause, Dir, Fingerprint, Meta};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
@@ -114,17 +114,18 @@ fn is(seen: Option<&Fingerprint>, now: Option<&Meta>) -> bool {
 /// Puts the new versions in place.
 pub(super) fn apply(area: &Dir, all: &[Replacement]) -> Result<()> {
     for (number, one) in all.iter().enumerate() {
-        one.switch(area, number, false)?;
+        one.put(area, number)?;
     }
     Ok(())
 }
 
-/// Puts the old versions back, last first.
-pub(super) fn undo(area: &Dir, all: &[Replacement]) -> Result<()> {
+/// Puts the old versions back, last first. Returns what other processes wrote in their place, and where it is now.
+pub(super) fn undo(area: &Dir, all: &[Replacement]) -> Result<Vec<(ResourcePath, Location)>> {
+    let mut kept = Vec::new();
     for (number, one) in all.iter().enumerate().rev() {
-        one.switch(area, number, true)?;
+        kept.extend(one.put_back(area, number)?);
     }
-    Ok(())
+    Ok(kept)
 }
 
 /// Those that are neither what they were nor what they became.
@@ -146,47 +147,88 @@ pub(super) fn check(all: &[Replacement]) -> Result<Vec<Conflict>> {
 
 impl Replacement {
     /// Exchanges what is in the area and what is in place, unless that was done.
-    fn switch(&self, area: &Dir, number: usize, back: bool) -> Result<()> {
-        let (from, to) = match back {
-            true => (self.new.as_ref(), self.old.as_ref()),
-            false => (self.old.as_ref(), self.new.as_ref()),
-        };
-        let root = Dir::open(self.root.as_path())?;
+    fn put(&self, area: &Dir, number: usize) -> Result<()> {
+        let (slots, name, root) = self.places(area, number)?;
         let now = root.stat_path(&self.path)?;
-        if is(to, now.as_ref()) {
-            return Ok(());
-        }
         let moved = || StrategyError::Moved {
             path: self.shown.clone(),
             what: "another process changed it".to_owned(),
         };
-        if !is(from, now.as_ref()) {
-            return Err(moved());
-        }
-        let slots = area.subdir(SLOTS)?;
-        let name = slot(number);
-        if to.is_some() {
-            make_parents(&root, &self.path)?;
-        }
-        let (dir, last) = root.parent(&self.path)?;
-        match (from, to) {
-            (Some(from), Some(_)) => {
-                slots.exchange(&name, &dir, last)?;
-                // What was written between the look and the exchange is put back.
-                if !slots
-                    .stat(&name)?
-                    .is_some_and(|old| from.looks_the_same(&old))
-                {
-                    slots.exchange(&name, &dir, last)?;
-                    return Err(moved());
-                }
+        if !is(self.new.as_ref(), now.as_ref()) {
+            if !is(self.old.as_ref(), now.as_ref()) {
+                return Err(moved());
             }
-            (None, Some(_)) => slots.rename_new(&name, &dir, last)?,
-            (Some(_), None) => dir.rename_new(last, &slots, &name)?,
-            (None, None) => {}
+            if self.new.is_some() {
+                make_parents(&root, &self.path)?;
+            }
+            let (dir, last) = root.parent(&self.path)?;
+            match (&self.old, &self.new) {
+                (Some(_), Some(_)) => slots.exchange(&name, &dir, last)?,
+                (None, Some(_)) => match slots.rename_new(&name, &dir, last) {
+                    Err(error) if error.is(Errno::EXIST) => return Err(moved()),
+                    done => done?,
+                },
+                (Some(_), None) => dir.rename_new(last, &slots, &name)?,
+                (None, None) => {}
+            }
+            // What was written between the look and the rename is put back.
+            if let Some(old) = &self.old
+                && !slots
+                    .stat(&name)?
+                    .is_some_and(|now| old.looks_the_same(&now))
+            {
+                match self.new {
+                    Some(_) => slots.exchange(&name, &dir, last)?,
+                    None => slots.rename_new(&name, &dir, last)?,
+                }
+                return Err(moved());
+            }
         }
+        self.sync(&slots, &root)
+    }
+
+    /// Puts the old version back, if it was replaced. What another process wrote in its place comes into the area.
+    fn put_back(&self, area: &Dir, number: usize) -> Result<Option<(ResourcePath, Location)>> {
+        let (slots, name, root) = self.places(area, number)?;
+        let slot = slots.stat(&name)?;
+        let replaced = match &self.old {
+            Some(old) => slot.is_some_and(|slot| old.is(&slot)),
+            None => slot.is_none() && self.new.is_some(),
+        };
+        let now = root.stat_path(&self.path)?;
+        if replaced && (slot.is_some() || now.is_some()) {
+            make_parents(&root, &self.path)?;
+            let (dir, last) = root.parent(&self.path)?;
+            match (slot, now) {
+                (Some(_), Some(_)) => slots.exchange(&name, &dir, last)?,
+                (Some(_), None) => slots.rename_new(&name, &dir, last)?,
+                (None, _) => dir.rename_new(last, &slots, &name)?,
+            }
+        }
+        self.sync(&slots, &root)?;
+        let Some(there) = slots.stat(&name)? else {
+            return Ok(None);
+        };
+        let own = |of: &Option<Fingerprint>| of.is_some_and(|of| of.looks_the_same(&there));
+        let foreign = !own(&self.new) && !own(&self.old);
+        Ok(foreign.then(|| {
+            let at = slots.path().join(path_text(&name));
+            (self.shown.clone(), Location::from(at))
+        }))
+    }
+
+    fn places(&self, area: &Dir, number: usize) -> Result<(Dir, Vec<u8>, Dir)> {
+        let root = Dir::open(self.root.as_path())?;
+        Ok((area.subdir(SLOTS)?, slot(number), root))
+    }
+
+    /// Also what a process did that was killed before it was durable.
+    fn sync(&self, slots: &Dir, root: &Dir) -> Result<()> {
         slots.sync()?;
-        Ok(dir.sync()?)
+        match root.parent(&self.path) {
+            Err(error) if error.is_absent() => Ok(()),
+            found => Ok(found?.0.sync()?),
+        }
     }
 }
 
@@ -204,9 +246,4 @@ fn make_parents(root: &Dir, path: &ResourcePath) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A path in the git directory, as the resource names it.
-pub(super) fn in_git_dir(name: &[u8]) -> Result<ResourcePath> {
-    path_of(&[b".git/", name].concat())
 }

@@ -11,14 +11,19 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
 use super::place::Place;
-use crate::fs::{Dir, Meta};
+use crate::fs::{Dir, Meta, remove};
 use crate::model::text::{Location, escape};
+use crate::run::program::LIMIT;
 
 /// References by their names.
 pub(super) type Refs = BTreeMap<String, String>;
 
-/// Says in an area that references are being moved.
-const MOVING: &[u8] = b"moving";
+/// Says in an area that references are being moved: a process that was killed may have left locks, and may have moved some.
+pub(super) const MOVING: &[u8] = b"moving";
+const BEGUN: &[u8] = b"moving-new";
+
+/// Says in an area that references, or the index, were changed, so that the objects of the release may be named.
+pub(super) const USED: &[u8] = b"used";
 
 /// How long a lock of a reference may be held by the user's git.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -193,7 +198,9 @@ impl Repository {
     }
 
     /// Changes references as one, each only if it is what it was; a value of none is a reference that does not exist.
-    /// While it is under way an `area` says so: locks that a process left which was killed meanwhile are removed.
+    ///
+    /// In an `area`, [`MOVING`] says that it is under way, so that locks can be removed which a killed process left, and
+    /// [`USED`] that a reference was moved. A git that ended by itself left no lock.
     pub(super) fn move_refs(
         &self,
         git: &Git,
@@ -205,10 +212,37 @@ impl Repository {
             return Ok(());
         }
         if let Some(area) = area {
-            self.clear_locks(moves.iter().map(|one| one.name.as_str()), area)?;
-            area.create(MOVING, 0o600)?;
+            remove::remove(area, BEGUN)?;
+            area.create(BEGUN, 0o600)?;
+            area.rename(BEGUN, area, MOVING)?;
             area.sync()?;
         }
+        let args = ["update-ref", "--no-deref", "-m", message, "--stdin", "-z"];
+        let owner = Dir::open(self.common())?.meta()?;
+        let call = self.call(git).owned_by(&owner);
+        let call = LOCK_PATIENCE.iter().fold(call, |call, one| call.set(one));
+        let done = call.args(args).input(self.transaction(moves)).answer()?;
+        let Some(area) = area else {
+            return done.map(drop);
+        };
+        let moved = match &done {
+            Ok(_) => true,
+            // It may have failed half way.
+            Err(_) => {
+                let now = self.values(git, moves.iter().map(|one| one.name.as_str()))?;
+                moves
+                    .iter()
+                    .any(|one| now.get(&one.name) == one.new.as_ref())
+            }
+        };
+        match moved {
+            true => area.rename(MOVING, area, USED)?,
+            false => area.unlink(MOVING)?,
+        }
+        done.map(drop)
+    }
+
+    fn transaction(&self, moves: &[RefMove]) -> Vec<u8> {
         let zero = self.zero();
         let mut input = Vec::from(&b"start\0"[..]);
         for one in moves {
@@ -221,30 +255,53 @@ impl Repository {
             input.extend(text.into_bytes());
         }
         input.extend(b"prepare\0commit\0");
-        let args = ["update-ref", "--no-deref", "-m", message, "--stdin", "-z"];
-        let owner = Dir::open(self.common())?.meta()?;
-        let call = self.call(git).owned_by(&owner);
-        let call = LOCK_PATIENCE.iter().fold(call, |call, one| call.set(one));
-        call.args(args).input(input).run()?;
-        match area {
-            Some(area) => Ok(area.unlink(MOVING)?),
-            None => Ok(()),
-        }
+        input
     }
 
-    /// Removes the locks of these references that a process left which was killed while it moved them, also after they
-    /// were moved.
+    /// What references are now, asked in one call; those that do not exist are left out.
+    pub(super) fn values<'a>(
+        &self,
+        git: &Git,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Result<Refs> {
+        let names: Vec<&str> = names.collect();
+        if names.is_empty() {
+            return Ok(Refs::new());
+        }
+        let asked: String = names.iter().flat_map(|name| [*name, "\n"]).collect();
+        let call = self.call(git);
+        let call = call.args(["cat-file", "--batch-check=%(objectname)"]);
+        let said = call.input(asked).run()?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        if said.lines().count() != names.len() {
+            return Err(StrategyError::Damaged {
+                what: "the answer of git about references cannot be read".to_owned(),
+            });
+        }
+        let named = names.iter().zip(said.lines());
+        let value = |(name, value): (&&str, &str)| {
+            is_id(value).then(|| ((*name).to_owned(), value.to_owned()))
+        };
+        Ok(named.filter_map(value).collect())
+    }
+
+    /// Whether references were being moved when a process was killed: removes the locks that it left on these.
     pub(super) fn clear_locks<'a>(
         &self,
         names: impl Iterator<Item = &'a str>,
         area: &Dir,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         match area.stat(MOVING)? {
-            None => Ok(()),
-            Some(begun) => {
-                self.remove_locks(names, &begun)?;
-                Ok(area.unlink(MOVING)?)
-            }
+            None => Ok(false),
+            Some(begun) => self.remove_locks(names, &begun).map(|()| true),
+        }
+    }
+
+    /// The same of one reference, whichever value it has by now.
+    pub(super) fn settle_locks(&self, name: &str, area: &Dir) -> Result<()> {
+        match self.clear_locks([name].into_iter(), area)? {
+            true => Ok(area.unlink(MOVING)?),
+            false => Ok(()),
         }
     }
 
@@ -261,7 +318,9 @@ impl Repository {
                     std::thread::sleep(PAUSE);
                     continue;
                 }
-                if there.ctime >= begun.ctime {
+                // No git process of ours lives longer.
+                let end = begun.ctime.sec.saturating_add_unsigned(LIMIT.as_secs());
+                if there.ctime >= begun.ctime && there.ctime.sec <= end {
                     let (parent, name) = dir.parent(&path)?;
                     parent.unlink(name)?;
                 }
