@@ -65,16 +65,16 @@ const DATES: [(&str, &str); 2] = [
 
 const SET_UP: &str =
     "git init -q -b main . && git config user.name U && git config user.email u@example.org
-    mkdir src && echo one > src/a && echo two > b && echo three > gone && echo '*.o' > .gitignore
+    mkdir src && echo one > src/a && echo two > b && echo three > gone && seq 1 9 > lines && echo '*.o' > .gitignore
     git add -A && git commit -qm first && git branch other && git tag old
     echo dirty >> b && echo staged > s && git add s && echo plain > u && echo object > x.o";
 
 const WORK: &str =
-    "set -e; echo agent >> src/a; git rm -q gone; mkdir new; echo new > new/f; git add new
-    git commit -q -m work src/a gone new/f; echo later > new/l; git add new/l; echo loose > loose";
+    "set -e; echo agent >> src/a; sed -i 1s/.*/agent/ lines; git rm -q gone; mkdir new; echo new > new/f; git add new
+    git commit -q -m work src/a lines gone new/f; echo later > new/l; git add new/l; echo loose > loose";
 
-/// What the user does meanwhile, where histories are merged.
-const USER: &str = "git commit -q --allow-empty --only -m user";
+/// What the user does meanwhile, where histories are merged: a file is merged by lines.
+const USER: &str = "sed -i 9s/.*/user/ lines; git commit -q --only -m user lines";
 
 const NOTES: &str = "echo old > note; echo gone > drop";
 const NOTES_WORK: &str = "echo new > note; rm drop; echo added > more";
@@ -226,7 +226,10 @@ impl GitWorld {
             false => " M b\nA  s\n?? u\n",
         };
         let note = if new && self.mixed { "new\n" } else { "old\n" };
-        let holds = subjects.contains("user") && status == wanted && notes == note;
+        let first = if new { "agent" } else { "1" };
+        let lines = format!("{first}\n2\n3\n4\n5\n6\n7\n8\nuser\n");
+        let merged = shell(&app, "cat lines") == lines;
+        let holds = subjects.contains("user") && status == wanted && notes == note && merged;
         match holds {
             true if new => Ok(Side::New),
             true => Ok(Side::Old),
