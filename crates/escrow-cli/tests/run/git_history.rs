@@ -213,13 +213,41 @@ fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
         ("core.pager", "evil\n"),
         ("credential.helper", "kept\n"),
         ("user.name", "U\n"),
+        ("alias.mine", "log\nother\n"),
     ] {
-        assert_eq!(git(&app, &format!("config --get {key}")), expected);
+        assert_eq!(git(&app, &format!("config --get-all {key}")), expected);
     }
     assert!(!app.join("n").exists());
     cli.ok(words("undo t --yes"));
     cli.ok(words("cleanup t --yes"));
     assert_eq!(signature(&app), before);
+    // What the user changed too since then is a conflict.
+    let work =
+        "git config core.pager evil; git config user.name Agent; echo agent >> .git/info/exclude";
+    for (user, back, path) in [
+        (
+            "config user.name Other",
+            "config user.name U",
+            ".git/config",
+        ),
+        (
+            "config core.pager less",
+            "config --unset core.pager",
+            ".git/config",
+        ),
+    ] {
+        cli.ok(words("plan create u -r app"));
+        cli.ok(inside("run --plan u", work));
+        git(&app, user);
+        let line = format!("commit u --yes --only {path}");
+        assert_eq!(fails_as(&cli, &line, 4), "conflict", "{user}");
+        git(&app, back);
+        sh(&app, "echo mine >> .git/info/exclude");
+        let line = "commit u --yes --only .git/info/exclude";
+        assert_eq!(fails_as(&cli, line, 4), "conflict");
+        sh(&app, "sed -i '/^mine$/d' .git/info/exclude");
+        cli.ok(words("cleanup u --yes"));
+    }
 }
 
 #[test]

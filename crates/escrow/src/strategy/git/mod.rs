@@ -249,6 +249,7 @@ impl GitWorktree {
         }
         self.keep(request, repository, &head, area)?;
         seed::fill(git, repository, &user, &seed)?;
+        named::keep_settings(repository, area)?;
         let mut warnings = seed::left_out(&repository.settings(git)?);
         if let (Some(_), Some(commit)) = (base, &head.commit) {
             let clean = CleanTree {

@@ -1,14 +1,15 @@
 //! Hooks and settings of the private git directory: shown, since git runs what they name, and released only by name.
 //!
-//! A hook is released as the file that it is. Of the settings only what was changed inside is released, over what the
-//! user has: the private settings are not the user's.
+//! A hook is released as the file that it is. Of the settings only what was changed inside is released, into what the
+//! user has: the private settings are not the user's, and values that were never seen inside stay. What the user changed too
+//! since the sandbox was made is a conflict.
 
 use std::collections::BTreeMap;
 
 use serde_json::json;
 
 use super::super::Sandbox;
-use super::super::error::Result;
+use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
 use super::history::{History, in_git_dir, path_of, read_file, roots};
 use super::release::read_all;
@@ -25,6 +26,9 @@ const CONFIG: &str = "config";
 
 /// Files beside the settings that say which files git looks at, and how.
 const INFO: [&str; 2] = ["info/exclude", "info/attributes"];
+
+/// The user's settings when the sandbox was made, beside the seed: no command inside sees them.
+const USERS_CONFIG: &str = "user-config";
 
 /// How many lines of a file are shown to people.
 const SHOWN: usize = 20;
@@ -44,6 +48,25 @@ pub(super) struct Named<'a> {
 
 /// Settings by their keys, each with the values before and those now.
 type ChangedSettings = BTreeMap<String, (Vec<String>, Vec<String>)>;
+
+/// Keeps the user's settings as they are when a sandbox is made.
+pub(super) fn keep_settings(repository: &Repository, area: &Dir) -> Result<()> {
+    remove::remove(area, USERS_CONFIG.as_bytes())?;
+    let user = Dir::open(repository.common())?;
+    seed::write(
+        area,
+        USERS_CONFIG,
+        &file(&user, CONFIG)?.unwrap_or_default(),
+    )
+}
+
+/// The user has another version than the one that the change was made from.
+fn moved(path: &ResourcePath, what: String) -> StrategyError {
+    StrategyError::Moved {
+        path: path.clone(),
+        what,
+    }
+}
 
 impl Named<'_> {
     /// Everything of that kind that is not as the user has it.
@@ -99,8 +122,8 @@ impl Named<'_> {
             let path = inner.fold(ResourcePath::root(), |path, part| path.join(part));
             let is_config = path.as_bytes() == CONFIG.as_bytes();
             let content = match is_config {
-                true => Some(self.merged_settings(&user)?),
-                false => read_file(self.private, path.as_bytes())?,
+                true => Some(self.merged_settings(&user, &change.path)?),
+                false => self.content(&path, &change.path)?,
             };
             let file = NewFile {
                 root,
@@ -164,7 +187,6 @@ impl Named<'_> {
             self.read_settings(&old.unwrap_or_default())?,
             self.read_settings(&new.unwrap_or_default())?,
         );
-        let of = |all: &Settings, key: &str| all.get(key).cloned().unwrap_or_default();
         let keys = old.keys().chain(new.keys()).cloned();
         let both = keys.map(|key| {
             let values = (of(&old, &key), of(&new, &key));
@@ -195,27 +217,70 @@ impl Named<'_> {
         Ok(settings)
     }
 
+    /// What a file becomes. Of one that the sandbox began with, the user's version must still be that.
+    fn content(&self, path: &ResourcePath, shown: &ResourcePath) -> Result<Option<Vec<u8>>> {
+        let name = String::from_utf8_lossy(path.as_bytes()).into_owned();
+        let new = read_file(self.private, path.as_bytes())?;
+        let user = self.users(&name)?;
+        let began_with = INFO.contains(&name.as_str());
+        if began_with && user != self.seeded(&name)? && user != new {
+            return Err(moved(shown, "the user changed it too".to_owned()));
+        }
+        Ok(new)
+    }
+
     /// The settings of the user with those that were changed inside.
-    fn merged_settings(&self, user: &Dir) -> Result<Vec<u8>> {
+    fn merged_settings(&self, user: &Dir, shown: &ResourcePath) -> Result<Vec<u8>> {
+        let now = file(user, CONFIG)?.unwrap_or_default();
+        let area = self.history.seed.parent().map(Dir::open).transpose()?;
+        let base = match &area {
+            Some(area) => file(area, USERS_CONFIG)?,
+            None => None,
+        };
+        let base = self.read_settings(base.as_ref().unwrap_or(&now))?;
+        let values = self.read_settings(&now)?;
         remove::remove(self.scratch, b"merged")?;
-        seed::write(
-            self.scratch,
-            "merged",
-            &file(user, CONFIG)?.unwrap_or_default(),
-        )?;
-        for (key, (_, new)) in self.settings()?.unwrap_or_default() {
-            // It answers 5 where the user has no such setting.
-            let said = self.config("merged").args(["--unset-all", &key]).status()?;
-            if !matches!(said, 0 | 5) {
-                let what = format!("change the setting '{}'", escape(key.as_bytes()));
-                return Err(super::refused(&what, "git cannot write it"));
+        seed::write(self.scratch, "merged", &now)?;
+        for (key, (old, new)) in self.settings()?.unwrap_or_default() {
+            let (base, now) = (of(&base, &key), of(&values, &key));
+            if now == new {
+                continue;
             }
-            for value in new {
+            if now != base {
+                let key = escape(key.as_bytes());
+                return Err(moved(shown, format!("the user changed '{key}' too")));
+            }
+            // What was not seen inside cannot have been meant: it stays, and the new values come after it.
+            let added = match old == base {
+                true => {
+                    self.unset(&key)?;
+                    new
+                }
+                false => {
+                    let is_new = |value: &String| !old.contains(value);
+                    new.into_iter().filter(is_new).collect()
+                }
+            };
+            for value in added {
                 self.config("merged").args(["--add", &key, &value]).run()?;
             }
         }
         Ok(file(self.scratch, "merged")?.unwrap_or_default())
     }
+
+    fn unset(&self, key: &str) -> Result<()> {
+        // It answers 5 where the user has no such setting.
+        let said = self.config("merged").args(["--unset-all", key]).status()?;
+        if matches!(said, 0 | 5) {
+            return Ok(());
+        }
+        let what = format!("change the setting '{}'", escape(key.as_bytes()));
+        Err(super::refused(&what, "git cannot write it"))
+    }
+}
+
+fn of(all: &Settings, key: &str) -> Vec<String> {
+    all.get(key).cloned().unwrap_or_default()
 }
 
 fn file(dir: &Dir, name: &str) -> Result<Option<Vec<u8>>> {
