@@ -143,3 +143,32 @@ fn a_merge_inside_settles_what_could_not_be_merged() {
     assert!(read(app.join("src/a")).starts_with("user\n2\n"));
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
 }
+
+// rule G2
+#[test]
+fn a_directory_deleted_inside_goes_with_files_that_the_user_has_as_committed_and_comes_back() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(
+        &app,
+        "mkdir d; seq 3 > d/f; seq 4 > d/g; git add d; git commit -qm d d
+         git branch other; git worktree add -q ../side other; cd ../side; echo other > d/f; git commit -qam other
+         cd ../app; git worktree remove ../side",
+    );
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside("run --plan t", "git rm -qr d; git commit -qm gone"));
+    // Another file of the same content.
+    sh(
+        &app,
+        "git stash -q; git checkout -q other; git checkout -q main; git stash pop -q --index",
+    );
+    cli.ok(words("commit t --yes"));
+    assert!(!app.join("d").exists());
+    assert_eq!(git(&app, "log --format=%s -1"), "gone\n");
+    assert_sound(&app);
+    cli.ok(words("undo t --yes"));
+    assert_eq!(read(app.join("d/f")), "1\n2\n3\n");
+    assert_eq!(git(&app, "log --format=%s -1"), "d\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert_sound(&app);
+}

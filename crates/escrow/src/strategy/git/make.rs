@@ -207,29 +207,28 @@ impl Making<'_> {
         Ok((name.to_owned(), mail.to_owned()))
     }
 
-    /// Stages the files that become what the histories make of them.
+    /// Stages the files that become what the histories make of them; those that go are gone with the files of the sandbox.
     fn stage_files(&self, found: &Found, release: &mut Release) -> Result<()> {
-        let changed = || found.merged.iter().filter(|(_, file)| !file.stays);
-        let ids = changed().filter_map(|(_, file)| file.new.as_ref());
-        let ids: BTreeSet<&str> = ids.map(|(_, id)| id.as_str()).collect();
-        if changed().next().is_none() {
+        let changed = || {
+            let all = found.merged.iter().filter(|(_, file)| !file.stays);
+            all.filter_map(|(path, file)| Some((path, file, file.new.as_ref()?)))
+        };
+        let ids: BTreeSet<&str> = changed().map(|(_, _, (_, id))| id.as_str()).collect();
+        if ids.is_empty() {
             return Ok(());
         }
         let blobs = read_blobs(self.call(), ids)?;
-        for (path, file) in changed() {
-            let content = match &file.new {
-                None => None,
-                Some((_, id)) => Some(blobs.get(id).ok_or_else(|| StrategyError::Damaged {
-                    what: format!("the merged version of '{path}' is missing"),
-                })?),
-            };
+        for (path, file, (mode, id)) in changed() {
+            let content = blobs.get(id).ok_or_else(|| StrategyError::Damaged {
+                what: format!("the merged version of '{path}' is missing"),
+            })?;
             let new = NewFile {
                 root: self.sandbox.checkout.as_path(),
                 path: path.clone(),
                 shown: path.clone(),
                 old: file.seen,
-                content: content.map(Vec::as_slice),
-                executable: file.new.as_ref().is_some_and(|(mode, _)| mode == "100755"),
+                content: Some(content),
+                executable: mode == "100755",
             };
             replace::stage(self.area, &mut release.files, &new)?;
         }

@@ -385,8 +385,11 @@ impl Sandbox for GitSession {
         if request.preview.part && whole {
             check_part(&last, &history, &own)?;
         }
-        // What the histories settle is none of the files' business.
-        let merged = |one: &&Change| whole && last.found.merged.contains_key(&one.path);
+        // What the histories settle is none of the files' business, but for deletions, which may be those of whole directories.
+        let merged = |one: &&Change| {
+            let found = last.found.merged.get(&one.path);
+            whole && found.is_some_and(|file| file.stays || file.new.is_some())
+        };
         let (settled, own): (Vec<&Change>, Vec<&Change>) = own.into_iter().partition(merged);
         let mut files = request.preview.clone();
         files.diff = Arc::new(DiffView::new(own.into_iter().cloned().collect()));
