@@ -193,6 +193,35 @@ fn rollback_and_cleanup_leave_the_database_as_it_was() {
     shop.assert_nothing_left();
 }
 
+/// What no other connection can read counts as changed, and is released.
+// rule Q3
+#[test]
+fn rows_of_a_locked_table_are_not_taken_for_unchanged() {
+    let shop = Shop::new(true);
+    let seen = "CREATE MATERIALIZED VIEW seen AS SELECT id, price FROM items; CREATE UNIQUE INDEX ON seen (id)";
+    shop.server.sql("shop", seen);
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "BEGIN; LOCK TABLE items; DELETE FROM items WHERE id > 1; COMMIT",
+    );
+    assert_eq!(changes(&shop.cli, "try"), ["modified items"]);
+    has(
+        &shop.cli.ok("diff try"),
+        ["could not be read: it is locked"],
+    );
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "1|1.5");
+    let url = shop.plan("view");
+    inside(&url, "REFRESH MATERIALIZED VIEW CONCURRENTLY seen");
+    assert_eq!(changes(&shop.cli, "view").len(), 19);
+    // The server makes a temporary table for that.
+    has(&shop.cli.fails("commit view", 1), ["temporary objects"]);
+    assert_eq!(changes(&shop.cli, "view").len(), 19);
+    shop.cli.ok("cleanup view --yes");
+    shop.assert_nothing_left();
+}
+
 // rule Q6
 #[test]
 fn passwords_are_found_as_libpq_finds_them_and_shown_nowhere() {

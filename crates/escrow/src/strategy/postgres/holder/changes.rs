@@ -37,6 +37,17 @@ impl Table {
     fn quoted(&self) -> String {
         format!("{}.{}", identifier(&self.schema), identifier(&self.name))
     }
+
+    fn has_rows(&self) -> bool {
+        matches!(self.kind.as_str(), "r" | "m")
+    }
+
+    fn word(&self) -> &'static str {
+        match self.kind.as_str() {
+            "m" => "materialized view",
+            _ => "table",
+        }
+    }
 }
 
 fn shown(schema: &str, name: &str) -> String {
@@ -80,12 +91,16 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     if !found.changes.is_empty() {
         redo.give_up();
     }
-    for table in tables.iter().filter(|table| table.kind == "r") {
+    for table in tables.iter().filter(|table| table.has_rows()) {
         let is_new = objects.contains(&table.oid);
-        if table.closed && !is_new {
-            continue;
+        // The rows of a materialized view are made by its query alone.
+        if table.closed || table.kind == "m" {
+            redo.give_up();
         }
-        rows(backend, table, &own, is_new, (&mut found, &mut redo))?;
+        match table.closed && !is_new {
+            true => unread(table, &mut found),
+            false => rows(backend, table, &own, is_new, (&mut found, &mut redo))?,
+        }
     }
     for table in tables.iter().filter(|table| table.kind == "f") {
         let note = "rows of a foreign table are changed elsewhere, and not shown";
@@ -95,6 +110,19 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     found.changes.sort_by(|a, b| a.path.cmp(&b.path));
     redo.changes = found;
     Ok(redo)
+}
+
+/// Names a table whose old rows no other connection can see: it counts as changed, so that nothing of it is dropped (rule Q3).
+fn unread(table: &Table, found: &mut Changes) {
+    let path = table_item(&table.shown());
+    if found.changes.iter().any(|change| change.path == path) {
+        return;
+    }
+    let (kind, name) = (table.word(), table.shown());
+    let before = format!("{kind} {name}");
+    let after = format!("{kind} {name}: its rows could not be read: it is locked");
+    let change = text_change(path, kind, Some(&before), Some(&after));
+    found.changes.push(change);
 }
 
 /// What the transaction has a writing lock on.
