@@ -285,6 +285,7 @@ fn about_commit(error: &Error) -> Map<String, Value> {
             not_undone,
             kept,
             left,
+            lost,
             ..
         } => {
             say("cause", json!(chain(&**cause)));
@@ -292,7 +293,9 @@ fn about_commit(error: &Error) -> Map<String, Value> {
             say("not_undone", reasons(not_undone));
             say("kept", json!(show::kept(kept)));
             say("left", json!(left));
+            say("lost", json!(lost));
         }
+        Error::WorkLost { lost, .. } => drop(say("lost", json!(lost))),
         _ => {}
     }
     about

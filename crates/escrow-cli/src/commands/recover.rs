@@ -59,6 +59,7 @@ impl RecoverArgs {
                         "because": done.because,
                         "kept": show::kept(&done.kept),
                         "left": done.left,
+                        "lost": done.lost,
                     }),
                     Err(error) => json!({
                         "plan": plan,
@@ -78,6 +79,9 @@ impl RecoverArgs {
                         let because = because.unwrap_or_default();
                         ui.line(&format!("plan {plan} was {}: {side}{because}", done.found));
                         show::kept_lines(&done.kept, &done.left, ui);
+                        for what in &done.lost {
+                            ui.warn(what);
+                        }
                     }
                     Err(error) => {
                         ui.warn(&format!("cannot recover plan {plan}: {}", chain(error)));

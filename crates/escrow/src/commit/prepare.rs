@@ -244,14 +244,24 @@ impl<'a> Execution<'a> {
     }
 
     /// Gives up what was not decided: nothing of it stays.
-    pub(super) fn drop_all(self, cause: Error) -> Error {
-        match self.drop_prepared() {
-            Ok(left) if left.is_empty() => cause,
-            Ok(left) => Error::LeftBehind {
+    pub(super) fn drop_all(mut self, cause: Error) -> Error {
+        let dropped = match self.drop_prepared() {
+            Ok(dropped) => dropped,
+            Err(error) => return self.undecided(cause, &error),
+        };
+        let cause = match dropped.lost.is_empty() {
+            true => cause,
+            false => Error::WorkLost {
                 first: Box::new(cause),
-                left: left.join("; "),
+                lost: dropped.lost,
             },
-            Err(error) => self.undecided(cause, &error),
+        };
+        match dropped.left.is_empty() {
+            true => cause,
+            false => Error::LeftBehind {
+                first: Box::new(cause),
+                left: dropped.left.join("; "),
+            },
         }
     }
 }

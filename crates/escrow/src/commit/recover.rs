@@ -34,6 +34,8 @@ pub struct RecoveredPlan {
     pub kept: Vec<(String, ResourcePath, Location)>,
     /// What was staged and could not be removed, and why.
     pub left: Vec<String>,
+    /// Work of sandboxes that went with what was taken back.
+    pub lost: Vec<String>,
     /// What was interrupted.
     pub work: JournaledWork,
 }
@@ -48,6 +50,7 @@ impl RecoveredPlan {
             because: None,
             kept: Vec::new(),
             left: Vec::new(),
+            lost: Vec::new(),
             work,
         }
     }
@@ -89,7 +92,8 @@ impl Execution<'_> {
         }
         let reverted = match found {
             Phase::Preparing => {
-                recovered.left = self.drop_prepared()?;
+                let dropped = self.drop_prepared()?;
+                (recovered.left, recovered.lost) = (dropped.left, dropped.lost);
                 return Ok(recovered);
             }
             Phase::Decided | Phase::Forward => match self.carry_out(settled) {
@@ -121,7 +125,7 @@ impl Execution<'_> {
         let decided = matches!(found, Phase::Decided | Phase::Forward);
         recovered.because = decided.then(|| chain(&cause));
         recovered.kept = reverted.kept;
-        recovered.left = reverted.left;
+        (recovered.left, recovered.lost) = (reverted.left, reverted.lost);
         Ok(recovered)
     }
 }

@@ -8,7 +8,7 @@ use crate::fs::workspace::is_there;
 use crate::model::text::Location;
 use crate::model::{JournaledWork, Phase, ResourcePath};
 use crate::store::Plan;
-use crate::strategy::{PathSample, StrategyError};
+use crate::strategy::{Intent, PathSample, StrategyError};
 
 /// What became of each member.
 #[derive(Debug, Default)]
@@ -23,8 +23,19 @@ pub(super) struct Reverted {
     pub(super) kept: Vec<(String, ResourcePath, Location)>,
     /// What was staged and could not be removed, and why. No original is concerned (rule C7).
     pub(super) left: Vec<String>,
+    /// Work of sandboxes that went with what was taken back.
+    pub(super) lost: Vec<String>,
     /// The paths that were taken back in each resource, as far as they are known.
     pub(super) paths: Vec<(String, PathSample)>,
+}
+
+/// What became of a commit that was never decided.
+#[derive(Debug, Default)]
+pub(super) struct Dropped {
+    /// What was staged and could not be removed, and why.
+    pub(super) left: Vec<String>,
+    /// Work of sandboxes that went with what was prepared.
+    pub(super) lost: Vec<String>,
 }
 
 impl Reverted {
@@ -53,6 +64,7 @@ impl Reverted {
             not_undone: self.not_undone,
             kept: self.kept,
             left: self.left,
+            lost: self.lost,
             undo: matches!(cause, Error::Undoing),
             cause: Box::new(cause),
             open,
@@ -61,36 +73,48 @@ impl Reverted {
 }
 
 impl Execution<'_> {
-    /// Forgets what was never decided; nothing was touched, and nothing is. Returns what could not be removed.
-    pub(super) fn drop_prepared(&self) -> Result<Vec<String>> {
+    /// Forgets what was never decided; no original was touched, and none is.
+    pub(super) fn drop_prepared(&mut self) -> Result<Dropped> {
+        let held = (0..self.members.len()).map(|position| self.held(position));
+        let held: Vec<Option<Intent>> = held.collect::<Result<_>>()?;
+        let mut dropped = Dropped::default();
         // The opposite of the decision, durably, before anything is removed: should the decision be on
         // disk after all, this finds nothing to forget, and nothing is touched.
-        if !self.engine.store.forget_undecided(self.journal.id)? {
+        if held.iter().any(Option::is_some) {
+            // What is kept elsewhere is known to the journal until it is released (rule Q8).
+            self.set_phase(Phase::Aborting)?;
+            let mut failed = None;
+            for (position, intent) in held.iter().enumerate() {
+                match self.release_held(position, intent.as_ref()) {
+                    Ok(lost) => dropped.lost.extend(lost),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            failed.map_or(Ok(()), Err)?;
+            self.engine.store.forget_commit(self.journal.id)?;
+        } else if !self.engine.store.forget_undecided(self.journal.id)? {
             return Err(Error::Interrupted {
                 why: "it is not known whether the decision was recorded".to_owned(),
             });
         }
-        let mut left = Vec::new();
-        for position in 0..self.members.len() {
-            match self.drop_intent(position) {
-                Ok(lost) => left.extend(lost),
-                Err(error) => left.push(chain(&error)),
-            }
-        }
-        left.extend(self.remove_areas());
-        Ok(left)
+        dropped.left = self.remove_areas();
+        Ok(dropped)
     }
 
-    /// Releases what was prepared and not carried out, as a prepared transaction. What can be undone and has an area is
-    /// staged there and goes with it: its undo would look at the original, and nothing was done there. Returns what work was
-    /// lost with it.
-    fn drop_intent(&self, position: usize) -> Result<Vec<String>> {
-        let member = &self.members[position];
-        let can = member.capabilities();
+    /// What was prepared for a member and is kept elsewhere, as a prepared transaction. What can be undone and has an area is
+    /// staged there and goes with it: its undo would look at the original, and nothing was done there.
+    fn held(&self, position: usize) -> Result<Option<Intent>> {
+        let can = self.members[position].capabilities();
         let elsewhere = can.prepares && !(can.undoes && can.area);
         let held = self.journal.work == JournaledWork::Commit && elsewhere;
-        match self.prepared(position)?.filter(|_| held) {
-            Some(intent) => Ok(step::revert(&self.engine, member, &intent)?.lost),
+        Ok(self.prepared(position)?.filter(|_| held))
+    }
+
+    /// Releases that; returns what work was lost with it.
+    fn release_held(&self, position: usize, intent: Option<&Intent>) -> Result<Vec<String>> {
+        let member = &self.members[position];
+        match intent {
+            Some(intent) => Ok(step::revert(&self.engine, member, intent)?.lost),
             None => Ok(Vec::new()),
         }
     }
@@ -162,7 +186,9 @@ impl Execution<'_> {
         };
         let recorded = &self.journal.members[position];
         if member.direction(work) != Direction::Reversible && !recorded.carried {
-            reverted.left.extend(self.drop_intent(position)?);
+            let held = self.held(position)?;
+            let lost = self.release_held(position, held.as_ref())?;
+            reverted.lost.extend(lost);
             return Ok(false);
         }
         let aside = self.aside(position);
@@ -175,6 +201,7 @@ impl Execution<'_> {
         }
         let undone = step::revert(&self.engine, member, &intent)?;
         let name = member.name();
+        reverted.lost.extend(undone.lost);
         reverted.paths.push((name.clone(), undone.paths));
         let kept = undone.kept.into_iter();
         let named = kept.map(|(path, at)| (name.clone(), path, at));

@@ -9,7 +9,23 @@ use crate::strategy::StrategyError;
 use crate::strategy::plugin::PluginError;
 use crate::strategy::registry::RegistryError;
 
+/// What to do where work is lost.
+const DO_AGAIN: &str = "what is lost has to be done again in the sandbox; everything else in the sandboxes is still there";
+
 impl Error {
+    /// Whether the changes of a sandbox went with what failed.
+    fn loses_work(&self) -> bool {
+        match self {
+            Self::Member { cause, .. } => cause.loses_work(),
+            Self::WorkLost { .. } => true,
+            Self::Strategy(error) => matches!(
+                error,
+                StrategyError::HolderGone { .. } | StrategyError::TakenBack { .. }
+            ),
+            _ => false,
+        }
+    }
+
     /// What to do next; words in backquotes can be typed.
     pub fn hints(&self) -> Vec<String> {
         let one = |hint: &str| vec![hint.to_owned()];
@@ -149,6 +165,7 @@ impl Error {
                 hints.push("`escrow cleanup` removes what is left".into());
                 hints
             }
+            Self::WorkLost { .. } => one(DO_AGAIN),
             Self::Conflicts { undo: true, .. } => vec![
                 "nothing was undone: another program changed what the commit had put there".into(),
                 "the old versions are kept until `escrow cleanup`".into(),
@@ -168,14 +185,18 @@ impl Error {
                 "until it is finished, do not write in the sandbox: it may share files with the original".into(),
                 "`escrow recover` continues as soon as the cause is gone; nothing is lost".into(),
             ],
-            Self::CommitFailed { open: true, .. }
-            | Self::Undecided { .. }
-            | Self::Unrecorded { .. } => {
+            Self::CommitFailed { open: true, lost, .. } if !lost.is_empty() => {
+                one("`escrow recover` continues as soon as the cause is gone")
+            }
+            Self::CommitFailed { open: true, .. } | Self::Unrecorded { .. } => {
                 one("`escrow recover` continues as soon as the cause is gone; nothing is lost")
             }
+            Self::Undecided { .. } => one("`escrow recover` continues as soon as the cause is gone"),
             Self::CommitFailed { undo: true, .. } => {
                 one("what could not be undone is irreversible; everything else is as before")
             }
+            Self::CommitFailed { lost, .. } if !lost.is_empty() => one(DO_AGAIN),
+            Self::CommitFailed { cause, .. } if cause.loses_work() => cause.hints(),
             Self::CommitFailed { cause, .. } => {
                 let mut hints = cause.hints();
                 hints.push("the sandboxes still hold every change; the same command can be run again".into());
@@ -305,6 +326,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Unsupported { what, .. } if what == "give native tools a path" => {
             "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"
         }
+        StrategyError::TakenBack { .. } => DO_AGAIN,
         StrategyError::HolderGone { .. } => "`escrow rollback` begins another transaction",
         StrategyError::ClientBusy => "end the client's transaction, or the client, and try again",
         StrategyError::Damaged { .. } => {

@@ -103,7 +103,7 @@ impl Error {
             | Self::Cancelled
             | Self::Panicked { .. } => Kind::Failed,
             Self::Partly { kind, .. } => *kind,
-            Self::LeftBehind { first, .. } => first.kind(),
+            Self::LeftBehind { first, .. } | Self::WorkLost { first, .. } => first.kind(),
             Self::Strategy(error) => strategy_kind(error),
             Self::Store(StoreError::Newer { .. }) => Kind::Unsupported,
             Self::Store(StoreError::Lost { .. }) => Kind::RecoveryNeeded,
@@ -134,11 +134,15 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         StrategyError::Locked { .. } | StrategyError::ClientBusy => Kind::Busy,
         StrategyError::Server {
             code: Some(code), ..
+        }
+        | StrategyError::TakenBack {
+            code: Some(code), ..
         } if code.starts_with("40") => Kind::Conflict,
         StrategyError::Git { .. }
         | StrategyError::Database { .. }
         | StrategyError::Server { .. }
         | StrategyError::HolderGone { .. }
+        | StrategyError::TakenBack { .. }
         | StrategyError::Plugin(_)
         | StrategyError::Damaged { .. }
         | StrategyError::Input { .. }

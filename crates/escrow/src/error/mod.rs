@@ -152,6 +152,12 @@ pub enum Error {
     },
     #[error("{} (cleanup incomplete: {left})", crate::error::chain(.first))]
     LeftBehind { first: Box<Error>, left: String },
+    /// It failed, and work of a sandbox went with what had been prepared.
+    #[error("{}; {}", crate::error::chain(.first), .lost.join("; "))]
+    WorkLost {
+        first: Box<Error>,
+        lost: Vec<String>,
+    },
     #[error("the plan '{plan}' conflicts with its originals at {}", count(.conflicts.len(), "path", "paths"))]
     Conflicts {
         undo: bool,
@@ -174,7 +180,7 @@ pub enum Error {
     },
     #[error("'{resource}' could not be committed: {}", crate::error::chain(&**.cause))]
     Member { resource: String, cause: Box<Error> },
-    #[error("{}{}", begun(plan, cause, *work, *undo), failed_commit(undone, not_undone, kept, left))]
+    #[error("{}{}", begun(plan, cause, *work, *undo), failed_commit(undone, not_undone, kept, left, lost))]
     CommitFailed {
         work: JournaledWork,
         plan: String,
@@ -183,6 +189,7 @@ pub enum Error {
         not_undone: Vec<(String, String)>,
         kept: Vec<(String, ResourcePath, Location)>,
         left: Vec<String>,
+        lost: Vec<String>,
         open: bool,
         undo: bool,
     },

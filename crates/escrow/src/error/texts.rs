@@ -46,6 +46,7 @@ pub(super) fn failed_commit(
     not_undone: &[(String, String)],
     kept: &[(String, ResourcePath, Location)],
     left: &[String],
+    lost: &[String],
 ) -> String {
     let mut text = String::new();
     if !undone.is_empty() {
@@ -59,6 +60,9 @@ pub(super) fn failed_commit(
     }
     for why in left {
         text = format!("{text}; staged files could not be removed: {why}");
+    }
+    for what in lost {
+        text = format!("{text}; {what}");
     }
     text
 }

@@ -81,6 +81,9 @@ pub enum StrategyError {
         "the transaction of the sandbox is gone, and the database took its changes back: {why}"
     )]
     HolderGone { why: String },
+    /// The server refused the end of the transaction, which takes it back.
+    #[error("the database took the changes back, and they could not be made again: {said}")]
+    TakenBack { code: Option<String>, said: String },
     /// A client of the sandbox is in a transaction of its own.
     #[error("a client of the sandbox is in a transaction, and did not end it in time")]
     ClientBusy,
