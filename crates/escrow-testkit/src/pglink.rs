@@ -5,7 +5,9 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::postgres::Postgres;
 use crate::world::World;
@@ -93,9 +95,26 @@ impl PgLink {
     }
 }
 
+/// Carries what the server says to a client, until either ends; what is muted goes nowhere.
+fn answer(mut server: UnixStream, mut client: UnixStream, muted: &AtomicBool) {
+    let mut bytes = vec![0; 64 * 1024];
+    loop {
+        let count = match server.read(&mut bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => count,
+        };
+        if !muted.load(Ordering::SeqCst) && client.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    if !muted.load(Ordering::SeqCst) {
+        let _ = client.shutdown(Shutdown::Both);
+    }
+}
+
 /// Carries what a client sends to the server, and back.
 fn carry(client: UnixStream, to: PathBuf, state: &Arc<Mutex<State>>) {
-    let Ok(server) = UnixStream::connect(to) else {
+    let Ok(server) = UnixStream::connect(&to) else {
         return;
     };
     let again = |stream: &UnixStream| {
@@ -106,12 +125,10 @@ fn carry(client: UnixStream, to: PathBuf, state: &Arc<Mutex<State>>) {
     locked(state)
         .streams
         .extend([again(&client), again(&server)]);
-    let (mut from_server, mut to_client) = (again(&server), again(&client));
-    std::thread::spawn(move || {
-        // It ends when either side does.
-        let _ = std::io::copy(&mut from_server, &mut to_client);
-        let _ = to_client.shutdown(Shutdown::Both);
-    });
+    let (from_server, to_client) = (again(&server), again(&client));
+    let muted = Arc::new(AtomicBool::new(false));
+    let mute = Arc::clone(&muted);
+    std::thread::spawn(move || answer(from_server, to_client, &muted));
     let (mut client, mut server) = (client, server);
     let mut bytes = vec![0; 64 * 1024];
     loop {
@@ -138,15 +155,20 @@ fn carry(client: UnixStream, to: PathBuf, state: &Arc<Mutex<State>>) {
         };
         if matches!(how, Break::CutAfter | Break::StopAfter) {
             // The answer goes nowhere: only the server's word that it is done is waited for.
-            let _ = client.shutdown(Shutdown::Both);
+            mute.store(true, Ordering::SeqCst);
             let _ = server.write_all(&bytes[..count]);
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            std::thread::sleep(Duration::from_millis(300));
         }
         let pid = locked(state).server;
         if let (Break::StopBefore | Break::StopAfter, Some(pid)) = (how, pid) {
             let pid = rustix::process::Pid::from_raw(pid.cast_signed());
             if let Some(pid) = pid {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::QUIT);
+            }
+            // Before the client notices anything, the server is gone.
+            let until = Instant::now() + Duration::from_secs(60);
+            while UnixStream::connect(&to).is_ok() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
         for stream in cut {

@@ -1,7 +1,7 @@
 //! PostgreSQL servers of the tests: each with its own data and a socket in a private directory, run by an ordinary user,
 //! ended when dropped. Nothing here knows the engine: what a server holds is asked with `psql`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -250,11 +250,6 @@ pub fn psql_command(url: &str) -> Command {
         command.env_remove(name);
     }
     command
-}
-
-/// Whether `path` is a socket that a process listens on.
-pub fn listens(path: &Path) -> bool {
-    std::os::unix::net::UnixStream::connect(path).is_ok()
 }
 
 impl Drop for Postgres {

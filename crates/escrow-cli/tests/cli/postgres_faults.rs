@@ -74,7 +74,32 @@ fn trap_16_without_prepared_transactions_it_is_the_one_irreversible_member() {
     shop.cli.fails("commit more", 1);
     assert_eq!(read(shop.world.at("app/a.txt")), "uno\n");
     assert_eq!(shop.items(), "20|20");
+    // A server that refuses the end of a transaction took everything back; it is said what of it could be made again.
+    shop.cli.ok("rollback more");
+    shop.server.sql("shop", REFUSES);
+    put(&shop.cli, "more app a.txt", "tre\n");
+    inside(&url, "INSERT INTO loose VALUES (77)");
+    has(&shop.cli.fails("commit more", 1), ["not today"]);
+    assert_eq!(changes(&shop.cli, "more").len(), 1, "it is there again");
+    inside(&url, "CREATE TABLE lost (a int)");
+    has(
+        &shop.cli.fails("commit more", 1),
+        ["not today", "could not be made again", "done again"],
+    );
+    assert_eq!(changes(&shop.cli, "more"), [""; 0]);
+    shop.cli.ok("rollback more");
+    inside(&url, "UPDATE items SET price = 2");
+    put(&shop.cli, "more app a.txt", "tre\n");
+    shop.cli.ok("commit more");
+    assert_eq!(shop.items(), "20|40");
+    assert_eq!(read(shop.world.at("app/a.txt")), "tre\n");
+    shop.assert_nothing_left();
 }
+
+/// A trigger that lets no transaction with rows of `loose` end, whatever was promised.
+const REFUSES: &str = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+    IF current_query() ~ '^(COMMIT|PREPARE)' THEN RAISE EXCEPTION 'not today'; END IF; RETURN NULL; END $$; \
+    CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON loose DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()";
 
 /// A commit of files and a database that is killed at any of its calls is all old or all new.
 // rule C3, C19, Q8
@@ -160,6 +185,12 @@ fn a_commit_whose_link_or_server_fails_is_one_thing() {
             link.arm(text, how, &shop.server);
             let first = shop.cli.run(format!("commit {plan}"));
             assert!(link.disarm(), "{when}: {first:?}");
+            if (text, how) == ("PREPARE TRANSACTION", Break::StopAfter) {
+                assert_eq!(
+                    first.status, 5,
+                    "it is prepared, and the journal knows it: {first:?}"
+                );
+            }
             if matches!(how, Break::StopBefore | Break::StopAfter) {
                 shop.server.stop();
                 shop.server.run();
@@ -232,6 +263,22 @@ fn a_commit_that_fails_takes_the_prepared_transaction_back() {
         .only(MOVES)
         .fault(1, Fault::Once(5));
     assert_eq!(run.outcome.status, 1, "{}", run.outcome.stderr_text());
-    has(&run.outcome.stderr_text(), ["they are lost"]);
+    let said = run.outcome.stderr_text();
+    has(&said, ["they are lost", "done again"]);
+    lacks(&said, ["still hold every change"]);
     assert_eq!(changes(&shop.cli, "more"), [""; 0]);
+    // One that cannot even be prepared.
+    shop.server.sql("shop", REFUSES);
+    shop.cli.ok("rollback more");
+    inside(&url, "INSERT INTO loose VALUES (77)");
+    has(&shop.cli.fails("commit more", 1), ["not today"]);
+    assert_eq!(changes(&shop.cli, "more").len(), 1, "it is there again");
+    inside(&url, "CREATE TABLE lost (a int)");
+    has(
+        &shop.cli.fails("commit more", 1),
+        ["not today", "could not be made again", "done again"],
+    );
+    assert_eq!(changes(&shop.cli, "more"), [""; 0]);
+    shop.cli.ok("cleanup more --yes");
+    shop.assert_nothing_left();
 }

@@ -64,16 +64,12 @@ pub(super) enum Request {
 /// How a holder stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Status {
-    pub(super) pid: u32,
     /// Seconds since the transaction began.
     pub(super) age: u64,
-    /// Which one of the holder it is.
-    pub(super) number: u64,
     /// The number of the transaction on the server, once it changed anything.
     pub(super) xid: Option<String>,
     /// How many locks it holds.
     pub(super) locks: u64,
-    pub(super) server_version: String,
     /// How many transactions the server lets be prepared.
     pub(super) max_prepared: u64,
     /// What will not work, or not as outside.
@@ -86,8 +82,6 @@ pub(super) struct Changes {
     pub(super) changes: Vec<Change>,
     /// What is changed and cannot be taken back, or cannot be shown.
     pub(super) notes: Vec<(String, String)>,
-    /// The number of the transaction on the server.
-    pub(super) xid: Option<String>,
     /// How often clients had worked in it.
     pub(super) turns: u64,
 }
@@ -98,14 +92,20 @@ pub(super) struct Changes {
 pub(super) enum Answer {
     Status(Status),
     Changes(Changes),
-    /// It can be committed: the number of the transaction on the server, if it changed anything.
-    Fit(Option<String>),
+    /// It can be committed: the number of the transaction on the server, if it changed anything, and how often clients had
+    /// worked in it.
+    Fit {
+        xid: Option<String>,
+        turns: u64,
+    },
     Rows(Vec<super::connect::Row>),
     Done,
     /// It was taken back, and the changes could not be made again.
     Dropped,
     /// It was not done.
     Failed(PgError),
+    /// It was not done, the server took everything back, and that could not be made again.
+    TakenBack(PgError),
     /// Another client has a transaction open.
     Busy,
     /// A client worked in it since.

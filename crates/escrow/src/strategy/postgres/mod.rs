@@ -155,6 +155,10 @@ fn ask_holder(area: &Location, request: &Request, what: &str) -> Result<Answer> 
     let lost = |why: String| StrategyError::HolderGone { why };
     match ask(area.as_path(), request) {
         Ok(Answer::Failed(error)) => Err(failed(what, &error)),
+        Ok(Answer::TakenBack(error)) => Err(StrategyError::TakenBack {
+            code: error.code.clone(),
+            said: error.to_string(),
+        }),
         Ok(Answer::Lost(why)) => Err(lost(why)),
         Ok(Answer::Busy) => Err(StrategyError::ClientBusy),
         Ok(Answer::Moved) => Err(worked_on()),
@@ -434,16 +438,10 @@ impl Strategy for HeldTransaction {
             }
             None => Ok(RollbackReport::default()),
             Some(gid) => {
-                let still = Request::Status;
-                if let Ok(Answer::Status(status)) = ask(held.area.as_path(), &still)
-                    && status.xid == held.xid
-                {
-                    return Ok(RollbackReport::default());
-                }
                 let lost = match self.settle(&held, gid, false)? {
                     true => Vec::new(),
                     false => vec![format!(
-                        "the prepared transaction of {} was taken back, and its changes could not be made again: they are lost",
+                        "the transaction of {} was taken back, and its changes could not be made again: they are lost",
                         held.server.describe()
                     )],
                 };
@@ -501,43 +499,71 @@ impl Strategy for HeldTransaction {
 
 impl HeldTransaction {
     /// Commits what was prepared, or takes it back: through the holder where there is one, else by a connection of this
-    /// process. What is done already is done. `false`: the changes are lost.
+    /// process. What is done already is done. `false`: the changes are lost. A transaction that is still being prepared is
+    /// waited for: it would be forgotten otherwise (rule Q8).
     fn settle(&self, intent: &HeldIntent, gid: &str, commit: bool) -> Result<bool> {
+        let until = Instant::now() + NOTICED;
+        loop {
+            if !commit && self.is_held(intent) {
+                return Ok(true);
+            }
+            match self.try_settle(intent, gid, commit)? {
+                Settled::Done => return Ok(true),
+                Settled::Lost => return Ok(false),
+                Settled::InProgress if Instant::now() < until => std::thread::sleep(PAUSE),
+                Settled::InProgress => {
+                    let text = format!("transaction '{gid}' is still in progress on the server");
+                    return Err(failed(what_of(commit), &PgError::link(text)));
+                }
+            }
+        }
+    }
+
+    /// Whether the holder still holds what was never prepared.
+    fn is_held(&self, intent: &HeldIntent) -> bool {
+        let asked = ask(intent.area.as_path(), &Request::Status);
+        matches!(asked, Ok(Answer::Status(status)) if status.xid.is_some() && status.xid == intent.xid)
+    }
+
+    fn try_settle(&self, intent: &HeldIntent, gid: &str, commit: bool) -> Result<Settled> {
         let finish = Request::Finish {
             gid: gid.to_owned(),
             commit,
         };
         match ask(intent.area.as_path(), &finish) {
-            Ok(Answer::Done) => return Ok(true),
-            Ok(Answer::Dropped) => return Ok(false),
+            Ok(Answer::Done) => return Ok(Settled::Done),
+            Ok(Answer::Dropped) => return Ok(Settled::Lost),
             _ => {}
         }
-        let (what, word, wanted) = match commit {
-            true => ("commit the prepared transaction", "COMMIT", "committed"),
-            false => ("take the prepared transaction back", "ROLLBACK", "aborted"),
-        };
-        let fail = |error: PgError| failed(what, &error);
+        let fail = |error: PgError| failed(what_of(commit), &error);
         let mut connection = self.connect(&intent.server).map_err(fail)?;
+        let word = if commit { "COMMIT" } else { "ROLLBACK" };
         let said = connection.query(&format!("{word} PREPARED {}", literal(gid)));
         match said {
-            Ok(_) => Ok(commit),
+            Ok(_) if commit => return Ok(Settled::Done),
+            Ok(_) => return Ok(Settled::Lost),
             // There is none of this name: it was settled, or never prepared.
-            Err(error) if error.is("42704") => {
-                let found = txid_status(&mut connection, intent.xid.as_deref()).map_err(fail)?;
-                match found.as_deref() {
-                    Some(found) if found == wanted => Ok(true),
-                    Some("committed") => Err(committed()),
-                    None | Some("in progress") if !commit => Ok(true),
-                    found => {
-                        let found = found.unwrap_or("unknown to the server");
-                        let text = format!(
-                            "transaction '{gid}' is not prepared any more, and its outcome is: {found}"
-                        );
-                        Err(fail(PgError::link(text)))
-                    }
-                }
+            Err(error) if error.is("42704") => {}
+            // It is being prepared, or settled by another process.
+            Err(error) if error.is("55000") => return Ok(Settled::InProgress),
+            Err(error) => return Err(fail(error)),
+        }
+        let Some(xid) = &intent.xid else {
+            return Ok(Settled::Done);
+        };
+        let found = txid_status(&mut connection, xid).map_err(fail)?;
+        match (commit, found.as_deref()) {
+            (true, Some("committed")) => Ok(Settled::Done),
+            (false, Some("committed")) => Err(committed()),
+            (false, Some("aborted") | None) => Ok(Settled::Lost),
+            (_, Some("in progress")) => Ok(Settled::InProgress),
+            (_, found) => {
+                let found = found.unwrap_or("unknown to the server");
+                let text = format!(
+                    "transaction '{gid}' is not prepared any more, and its outcome is: {found}"
+                );
+                Err(fail(PgError::link(text)))
             }
-            Err(error) => Err(fail(error)),
         }
     }
 
@@ -552,21 +578,34 @@ impl HeldTransaction {
         }
         let connected = self.connect(&intent.server);
         let mut connection = connected.map_err(|error| failed(what, &error))?;
-        let found =
-            txid_status(&mut connection, Some(xid)).map_err(|error| failed(what, &error))?;
+        let found = txid_status(&mut connection, xid).map_err(|error| failed(what, &error))?;
         Ok((found, false))
+    }
+}
+
+/// What came of a prepared transaction.
+enum Settled {
+    /// What was asked for; one that was taken back is held again, with all its changes.
+    Done,
+    /// It was taken back, and its changes are gone.
+    Lost,
+    /// It is neither.
+    InProgress,
+}
+
+fn what_of(commit: bool) -> &'static str {
+    match commit {
+        true => "commit the prepared transaction",
+        false => "take the prepared transaction back",
     }
 }
 
 /// What the server says of a transaction by its number.
 fn txid_status(
     connection: &mut Connection,
-    xid: Option<&str>,
+    xid: &str,
 ) -> std::result::Result<Option<String>, PgError> {
-    match xid {
-        Some(xid) => connection.value(&format!("SELECT pg_catalog.txid_status({})", literal(xid))),
-        None => Ok(None),
-    }
+    connection.value(&format!("SELECT pg_catalog.txid_status({})", literal(xid)))
 }
 
 /// Something would be committed that was not compared.

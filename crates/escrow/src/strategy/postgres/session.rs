@@ -8,11 +8,11 @@ use super::super::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, RestoreRequest,
     Sandbox, Snapshot, StagedCommit, tree, unsupported,
 };
-use super::connect::identifier;
+use super::connect::{Connection, identifier};
 use super::control::{Answer, CLIENTS_DIR, Changes, Request};
 use super::{
-    HeldIntent, HeldMetadata, Host, NAME, ask_holder, end_holder, no_snapshots, start_holder,
-    worked_on,
+    HeldIntent, HeldMetadata, Host, NAME, ask_holder, end_holder, failed, no_snapshots,
+    start_holder, worked_on,
 };
 use crate::event::Observer;
 use crate::model::digest::VersionDigests;
@@ -42,12 +42,24 @@ impl HeldSession {
         }
     }
 
-    /// Whether it could be committed, and the number of the transaction.
-    fn check(&self) -> Result<Option<String>> {
+    /// Whether it could be committed: the number of the transaction, and how often clients had worked in it.
+    fn check(&self) -> Result<(Option<String>, u64)> {
         match self.ask(&Request::Check, "keep what the sandbox changed")? {
-            Answer::Fit(xid) => Ok(xid),
+            Answer::Fit { xid, turns } => Ok((xid, turns)),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Has the server keep, also over a crash, that the number of the transaction is taken: it would give it to another one
+    /// otherwise, and its outcome would be taken for that of ours (rule C19).
+    fn keep_number(&self) -> Result<()> {
+        let server = &self.metadata.server;
+        let password = super::location::password(server, &self.host.variables);
+        let sql = "SET synchronous_commit = on; SELECT pg_catalog.pg_logical_emit_message(true, 'escrow', '')";
+        let kept = Connection::open(server, password.as_deref(), "")
+            .and_then(|mut connection| connection.query(sql));
+        kept.map(drop)
+            .map_err(|error| failed("keep the number of the transaction", &error))
     }
 
     /// The URL of the sandbox, with its socket in a directory.
@@ -165,17 +177,21 @@ impl Sandbox for HeldSession {
     }
 
     fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
-        let xid = self.check()?;
+        // What is deferred may write, so the number is known once that ran.
+        let (xid, checked) = self.check()?;
         let shown = request.preview.released(request.on_conflict);
         // A client may have worked on since.
         let Changes { changes, turns, .. } = self.changes()?;
-        if DiffView::new(changes) != *shown {
+        if checked != turns || DiffView::new(changes) != *shown {
             return Err(worked_on());
         }
         let digests = match request.digests {
             true => self.digests(&shown.changes)?,
             false => Vec::new(),
         };
+        if xid.is_some() {
+            self.keep_number()?;
+        }
         let prepares = self.metadata.prepares;
         let number = xid.as_deref().unwrap_or("0");
         let intent = HeldIntent {

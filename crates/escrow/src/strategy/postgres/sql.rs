@@ -27,10 +27,7 @@ pub(super) enum Statement {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Modes {
     pub(super) serializable: bool,
-    /// Another isolation was asked for; what is held gives at least as much.
-    pub(super) weaker: bool,
     pub(super) read_only: Option<bool>,
-    pub(super) deferrable: bool,
     /// It was said as `START TRANSACTION`, and is answered so.
     pub(super) started: bool,
 }
@@ -355,13 +352,11 @@ fn modes(words: &[Word]) -> Modes {
     };
     Modes {
         serializable: has("serializable"),
-        weaker: has("isolation") && !has("serializable"),
         read_only: match (pair("read", "only"), pair("read", "write")) {
             (true, _) => Some(true),
             (_, true) => Some(false),
             _ => None,
         },
-        deferrable: has("deferrable") && !pair("not", "deferrable"),
         started: pair("start", "transaction"),
     }
 }
@@ -434,7 +429,6 @@ mod tests {
         );
         let modes = Modes {
             read_only: Some(true),
-            weaker: true,
             ..Modes::default()
         };
         assert_eq!(

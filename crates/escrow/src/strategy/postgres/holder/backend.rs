@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::control::Answer;
 use super::super::location::Server;
 use super::exchange::Exchange;
 use super::redo::Redo;
@@ -56,16 +57,14 @@ pub(super) struct Backend {
     pub(super) base: Connection,
     /// When it began.
     pub(super) began: Instant,
-    /// The savepoints that are checkpoints, oldest first.
-    pub(super) checkpoints: Vec<u64>,
     /// How often clients worked in it.
     pub(super) turns: u64,
     /// What was changed when clients had worked in it so often.
     pub(super) compared: Option<(u64, Redo)>,
-    /// The number of this transaction among those of the holder.
-    pub(super) number: u64,
     /// The name under which the transaction was prepared; then nothing is held.
     pub(super) prepared: Option<String>,
+    /// What was last prepared and taken back, and what came of it.
+    pub(super) dropped: Option<(String, Answer)>,
     /// What a client that is gone left in the middle.
     pub(super) unfinished: Option<Exchange>,
 }
@@ -85,11 +84,10 @@ impl Backend {
             applied: Some(Settings::new()),
             deferrable: true,
             began: Instant::now(),
-            checkpoints: Vec::new(),
-            number: 0,
             turns: 0,
             compared: None,
             prepared: None,
+            dropped: None,
             unfinished: None,
         };
         this.begin()?;
@@ -108,8 +106,6 @@ impl Backend {
         let deferrable = "SELECT EXISTS (SELECT FROM pg_constraint WHERE condeferrable)";
         self.deferrable = self.connection.value(deferrable)?.as_deref() == Some("t");
         (self.began, self.prepared) = (Instant::now(), None);
-        self.checkpoints.clear();
-        self.number += 1;
         Ok(())
     }
 

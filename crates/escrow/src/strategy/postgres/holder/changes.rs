@@ -26,6 +26,8 @@ struct Table {
     kind: String,
     /// No other connection can look into it.
     closed: bool,
+    /// How many others it refers to, one through the other.
+    rank: usize,
 }
 
 impl Table {
@@ -64,17 +66,14 @@ fn texts(row: Vec<Option<String>>) -> Vec<String> {
 /// Everything that the transaction changed, and how the rows of it are written again.
 pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     let mut redo = Redo::default();
-    let mut found = Changes {
-        xid: xid(backend)?,
-        ..Changes::default()
-    };
+    let mut found = Changes::default();
     let tables = locked(&mut backend.connection)?;
     for table in tables.iter().filter(|table| table.kind == "S") {
         let note =
             "the sequence was moved, for everyone: neither a rollback nor an undo takes that back";
         found.notes.push((table.shown(), note.to_owned()));
     }
-    let Some(xid) = found.xid.clone() else {
+    let Some(xid) = xid(backend)? else {
         redo.changes = found;
         return Ok(redo);
     };
@@ -145,9 +144,34 @@ fn locked(connection: &mut Connection) -> PgResult<Vec<Table>> {
             name: next(),
             kind: next(),
             closed: next() == "true",
+            rank: 0,
         }
     };
-    Ok(rows.into_iter().map(table).collect())
+    let mut tables: Vec<Table> = rows.into_iter().map(table).collect();
+    rank(connection, &mut tables)?;
+    Ok(tables)
+}
+
+/// Puts each table after those it refers to; in a circle some order has to do.
+fn rank(connection: &mut Connection, tables: &mut [Table]) -> PgResult<()> {
+    let sql = "SELECT conrelid::text, confrelid::text FROM pg_catalog.pg_constraint \
+               WHERE contype = 'f' AND conrelid <> confrelid";
+    let edges: Vec<Vec<String>> = connection.query(sql)?.into_iter().map(texts).collect();
+    let places: BTreeMap<String, usize> = tables
+        .iter()
+        .enumerate()
+        .map(|(at, table)| (table.oid.clone(), at))
+        .collect();
+    let edges: Vec<(usize, usize)> = edges
+        .iter()
+        .filter_map(|edge| Some((*places.get(&edge[0])?, *places.get(&edge[1])?)))
+        .collect();
+    for _ in 0..tables.len() {
+        for (from, to) in &edges {
+            tables[*from].rank = tables[*from].rank.max(tables[*to].rank + 1);
+        }
+    }
+    Ok(())
 }
 
 /// The catalogs of what has a definition: the word for it, and how its number, schema, name and table are found. Rows of the
@@ -436,6 +460,7 @@ fn rows(
     }
     let (shown, quoted) = (table.shown(), table.quoted());
     let writer = RowWriter {
+        rank: table.rank,
         table: &quoted,
         columns: &columns.names,
         key: &columns.key,

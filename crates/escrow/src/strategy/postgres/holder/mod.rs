@@ -123,9 +123,9 @@ type Begun = (Arc<Holder>, [UnixListener; 2], UnixStream);
 /// Begins the transaction, and listens.
 fn begin(spec: HolderSpec) -> Result<Begun, PgError> {
     let mut backend = Backend::open(&spec.server, spec.password.as_deref())?;
-    let warnings = requests::warnings(&mut backend)?;
     let setting = backend.connection.value("SHOW max_prepared_transactions")?;
     let max_prepared = setting.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let warnings = requests::warnings(&mut backend, max_prepared)?;
     let listen = |name: &str| {
         let path = spec.area.join(name);
         let bound = UnixListener::bind(&path);

@@ -18,9 +18,10 @@ const MOST: usize = 64 * 1024 * 1024;
 #[derive(Default)]
 pub(super) struct Redo {
     pub(super) changes: Changes,
-    deletes: Vec<String>,
-    updates: Vec<String>,
-    inserts: Vec<String>,
+    /// Each with the place of its table among those that refer to each other.
+    deletes: Vec<(usize, String)>,
+    updates: Vec<(usize, String)>,
+    inserts: Vec<(usize, String)>,
     size: usize,
     /// Something was changed that no rows show, such as a definition.
     partial: bool,
@@ -28,6 +29,8 @@ pub(super) struct Redo {
 
 /// A table of which rows are written again.
 pub(super) struct RowWriter<'t> {
+    /// Its place: a table comes after those it refers to.
+    pub(super) rank: usize,
     /// Its name, as SQL takes it.
     pub(super) table: &'t str,
     pub(super) columns: &'t [String],
@@ -69,9 +72,9 @@ impl Redo {
         };
         self.size += statement.len();
         match (old, new) {
-            (None, _) => self.inserts.push(statement),
-            (_, None) => self.deletes.push(statement),
-            _ => self.updates.push(statement),
+            (None, _) => self.inserts.push((to.rank, statement)),
+            (_, None) => self.deletes.push((to.rank, statement)),
+            _ => self.updates.push((to.rank, statement)),
         }
         if self.size > MOST {
             self.give_up();
@@ -83,50 +86,66 @@ impl Redo {
         if self.partial {
             return Ok(self.changes.changes.is_empty());
         }
+        for deletes_first in [true, false] {
+            if self.attempt(backend, deletes_first)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the changes were made, in this order; otherwise nothing is changed.
+    fn attempt(&self, backend: &mut Backend, deletes_first: bool) -> PgResult<bool> {
         backend.apply(&own_settings())?;
         backend.connection.query("SAVEPOINT escrow_redo")?;
         let same = self
-            .write(backend)
+            .write(backend, deletes_first)
             .and_then(|()| Ok(changes::changes(backend)?.changes.changes == self.changes.changes));
         let kept = matches!(same, Ok(true));
         let end = match kept {
             true => "RELEASE SAVEPOINT escrow_redo",
             false => "ROLLBACK TO SAVEPOINT escrow_redo; RELEASE SAVEPOINT escrow_redo",
         };
-        backend.connection.query(end)?;
-        backend.applied = None;
         match same {
-            // What the server refuses is lost; without its words the link is.
-            Err(error) if error.code.is_none() => Err(error),
-            _ => Ok(kept),
-        }
+            // Without words of the server the link is lost.
+            Err(error) if error.code.is_none() => return Err(error),
+            _ => backend.connection.query(end)?,
+        };
+        backend.applied = None;
+        Ok(kept)
     }
 
-    fn write(&self, backend: &mut Backend) -> PgResult<()> {
-        let connection = &mut backend.connection;
-        // Triggers did what they do already, and their changes are among these. Only some roles may say so; for the others the
-        // comparison decides.
-        let silent = "SAVEPOINT escrow_silent; SET session_replication_role = replica; RELEASE SAVEPOINT escrow_silent";
-        if connection.query(silent).is_err() {
-            connection
-                .query("ROLLBACK TO SAVEPOINT escrow_silent; RELEASE SAVEPOINT escrow_silent")?;
+    /// Writes, with every trigger and every check, as a client would: what is written again must hold as what was written
+    /// first does. Whether triggers did more than is wanted, the comparison shows.
+    fn write(&self, backend: &mut Backend, deletes_first: bool) -> PgResult<()> {
+        let in_order = |statements: &[(usize, String)], reversed: bool| {
+            let mut order: Vec<usize> = (0..statements.len()).collect();
+            order.sort_by_key(|at| statements[*at].0);
+            if reversed {
+                order.reverse();
+            }
+            order
+        };
+        let mut all = [
+            (&self.inserts, in_order(&self.inserts, false)),
+            (&self.updates, in_order(&self.updates, false)),
+            (&self.deletes, in_order(&self.deletes, true)),
+        ];
+        if deletes_first {
+            all.reverse();
         }
         let mut sql = String::new();
-        for one in self
-            .deletes
-            .iter()
-            .chain(&self.updates)
-            .chain(&self.inserts)
-        {
-            sql.push_str(one);
-            sql.push(';');
-            if sql.len() > BATCH {
-                connection.query(&sql)?;
-                sql.clear();
+        for (statements, order) in &all {
+            for at in order {
+                sql.push_str(&statements[*at].1);
+                sql.push(';');
+                if sql.len() > BATCH {
+                    backend.connection.query(&sql)?;
+                    sql.clear();
+                }
             }
         }
-        connection.query(&sql)?;
-        connection.query("RESET session_replication_role").map(drop)
+        backend.connection.query(&sql).map(drop)
     }
 }
 
@@ -204,6 +223,7 @@ mod tests {
         let columns = ["a\"b".to_owned(), "n".to_owned()];
         let table = "public.\"t\"\"x\"";
         let writer = RowWriter {
+            rank: 0,
             table,
             columns: &columns,
             key: &[0],

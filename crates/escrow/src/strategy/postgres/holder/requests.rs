@@ -69,6 +69,7 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
             Ok(Answer::Done)
         }
         Request::Finish { gid, commit } => finish(backend, &gid, commit),
+        Request::Rollback => roll_back(backend).map(|()| Answer::Done),
         Request::Outcome(xid) => {
             let sql = format!("SELECT pg_catalog.txid_status({})", literal(&xid));
             backend.base.query(&sql).map(Answer::Rows)
@@ -76,7 +77,6 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         _ if !held => Ok(Answer::Failed(PgError::link(
             "the transaction of the sandbox is prepared already",
         ))),
-        Request::Rollback => backend.begin_anew().map(|()| Answer::Done),
         Request::Changes => {
             let compared = compared(backend)?;
             Ok(Answer::Changes(compared.changes.clone()))
@@ -84,19 +84,18 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         Request::Prepare { turns, .. } | Request::Commit { turns } if turns != backend.turns => {
             Ok(Answer::Moved)
         }
-        Request::Check => looking(backend, check).map(Answer::Fit),
+        Request::Check => {
+            let (xid, turns) = (looking(backend, check)?, backend.turns);
+            Ok(Answer::Fit { xid, turns })
+        }
         Request::Query(sql) => {
             looking(backend, |backend| backend.connection.query(&sql)).map(Answer::Rows)
         }
         Request::Prepare { gid, .. } => {
-            compared(backend)?;
-            prepare(backend, gid)
+            let sql = format!("PREPARE TRANSACTION {}", literal(&gid));
+            end_transaction(backend, &sql, gid)
         }
-        Request::Commit { .. } => {
-            let committed = backend.connection.query("COMMIT");
-            backend.prepared = Some(String::new());
-            committed.map(|_| Answer::Done)
-        }
+        Request::Commit { .. } => end_transaction(backend, "COMMIT", String::new()),
     }
 }
 
@@ -157,24 +156,41 @@ fn check(backend: &mut Backend) -> PgResult<Option<String>> {
     Ok(xid)
 }
 
-fn prepare(backend: &mut Backend, gid: String) -> PgResult<Answer> {
-    match backend
-        .connection
-        .query(&format!("PREPARE TRANSACTION {}", literal(&gid)))
-    {
+/// Ends the transaction as a whole, by a prepare or a commit. A server that refuses took everything back: the changes are
+/// made again where that is possible, and the answer says where it is not.
+fn end_transaction(backend: &mut Backend, sql: &str, becomes: String) -> PgResult<Answer> {
+    if backend.connection.status != b'T' {
+        return Err(PgError::link("no transaction is held"));
+    }
+    compared(backend)?;
+    let error = match backend.connection.query(sql) {
         Ok(_) if backend.connection.status == b'I' => {
-            backend.prepared = Some(gid);
-            Ok(Answer::Done)
+            backend.prepared = Some(becomes);
+            return Ok(Answer::Done);
         }
-        Ok(_) => Err(PgError::link("the server did not prepare the transaction")),
-        Err(error) => {
-            // It took everything back.
-            if error.code.is_some() && !is_fatal(&error) {
-                begin_with_redo(backend)?;
-            }
-            Err(error)
+        Ok(_) => return Err(PgError::link("the server did not end the transaction")),
+        // Without its words the link is broken, and with it the transaction.
+        Err(error) if error.code.is_none() || is_fatal(&error) => return Err(error),
+        Err(error) => error,
+    };
+    Ok(match begin_with_redo(backend)? {
+        Answer::Dropped => Answer::TakenBack(error),
+        _ => Answer::Failed(error),
+    })
+}
+
+/// Takes everything back, also what was prepared and is known to no journal any more, and begins anew.
+fn roll_back(backend: &mut Backend) -> PgResult<()> {
+    if let Some(gid) = backend.prepared.clone().filter(|gid| !gid.is_empty()) {
+        let sql = format!("ROLLBACK PREPARED {}", literal(&gid));
+        match backend.connection.query(&sql) {
+            Ok(_) => {}
+            // Another process settled it.
+            Err(error) if error.is("42704") => {}
+            Err(error) => return Err(error),
         }
     }
+    backend.begin_anew()
 }
 
 /// Begins another transaction, and makes the changes of the last one again, as far as that is possible.
@@ -190,6 +206,11 @@ fn begin_with_redo(backend: &mut Backend) -> PgResult<Answer> {
 }
 
 fn finish(backend: &mut Backend, gid: &str, commit: bool) -> PgResult<Answer> {
+    match &backend.dropped {
+        // It was taken back before, and the process that asked was not told.
+        Some((known, answer)) if known == gid && !commit => return Ok(answer.clone()),
+        _ => {}
+    }
     if backend.prepared.as_deref() != Some(gid) {
         return Ok(Answer::Failed(PgError::link(
             "the holder prepared nothing of this name",
@@ -202,7 +223,9 @@ fn finish(backend: &mut Backend, gid: &str, commit: bool) -> PgResult<Answer> {
     if commit {
         return Ok(Answer::Done);
     }
-    begin_with_redo(backend)
+    let answer = begin_with_redo(backend)?;
+    backend.dropped = Some((gid.to_owned(), answer.clone()));
+    Ok(answer)
 }
 
 /// How a holder stands.
@@ -220,21 +243,17 @@ fn status_of(holder: &Holder, backend: &mut Backend) -> PgResult<Status> {
                      AND locktype = 'relation' AND mode <> 'AccessShareLock'";
         locks = backend.connection.value(count)?;
     }
-    let version = backend.connection.parameters.get("server_version").cloned();
     Ok(Status {
-        pid: std::process::id(),
         age: backend.began.elapsed().as_secs(),
-        number: backend.number,
         xid: id,
         locks: locks.and_then(|count| count.parse().ok()).unwrap_or(0),
-        server_version: version.unwrap_or_default(),
         max_prepared: holder.max_prepared,
         warnings: holder.warnings.clone(),
     })
 }
 
 /// What a person should know before working in such a sandbox.
-pub(super) fn warnings(backend: &mut Backend) -> PgResult<Vec<String>> {
+pub(super) fn warnings(backend: &mut Backend, max_prepared: u64) -> PgResult<Vec<String>> {
     let mut warnings = Vec::new();
     let notifies = "SELECT p.oid::pg_catalog.regproc::text FROM pg_catalog.pg_proc p \
                     JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
@@ -253,8 +272,7 @@ pub(super) fn warnings(backend: &mut Backend) -> PgResult<Vec<String>> {
             names.join(", ")
         ));
     }
-    let setting = backend.connection.value("SHOW max_prepared_transactions")?;
-    if setting.as_deref() == Some("0") {
+    if max_prepared == 0 {
         warnings.push(
             "the server has max_prepared_transactions = 0, so the commit of this database cannot be prepared: it is the one \
              member of its plan that can be neither promised nor taken back; set max_prepared_transactions to 10 or more and \
