@@ -44,6 +44,7 @@ mod races;
 mod registry;
 mod retention;
 mod sqlite;
+mod sqlite_commit;
 mod squash;
 mod status;
 mod support;

@@ -1,16 +1,18 @@
 //! Carries a plan out, or takes it back, in one transaction of SQLite on the live original (rule Q5).
 //!
-//! No table of ours says whether the transaction was committed (rule Q1): the rows say it. One transaction changes all of
-//! them or none, so either the versions before are there or the versions after. What is neither was changed by
-//! another process.
+//! No table of ours says whether the transaction was committed (rule Q1). A mark in the area is made before the transaction
+//! ends: without it, nothing was done, and what looks like it was written by another process. With it the rows tell: one
+//! transaction changes all of them or none, so that one version of ours says that all of them were there, and what is
+//! otherwise now was changed by another process since.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use rusqlite::params_from_iter;
 
 use super::connect::{Database, Use};
 use super::diff::{Lookup, table_digest};
-use super::plan::{NEW, OLD, OpenPlan, SettingSwap, TableSwap, WholeTable};
+use super::plan::{BEGUN, NEW, OLD, OpenPlan, SettingSwap, TableSwap, UNDOING, WholeTable};
 use super::schema::{Object, Schema, Table, literal, quoted, setting};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
@@ -29,6 +31,14 @@ pub(super) enum Direction {
 }
 
 impl Direction {
+    /// The file that holds the version that is made.
+    fn version(self) -> &'static str {
+        match self {
+            Self::Forward => NEW,
+            Self::Back => OLD,
+        }
+    }
+
     /// The version that is looked for, and the one that is made.
     fn of<'v, T>(self, before: &'v T, after: &'v T) -> (&'v T, &'v T) {
         match self {
@@ -192,10 +202,10 @@ fn moved(path: &ResourcePath) -> StrategyError {
 /// Carries a commit out, or finds that it was.
 pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
     let original = open(plan)?;
-    let _versions = Attached::new(&original, plan, NEW)?;
+    let _versions = Attached::new(&original, plan, Direction::Forward)?;
     original.transaction(true, || {
         let state = state(plan, &original, Direction::Forward)?;
-        if !state.any(Holds::From) && state.any(Holds::To) {
+        if plan.is_marked(BEGUN)? && state.any(Holds::To) {
             // It was carried out before; what others did since is theirs.
             return Ok(());
         }
@@ -203,14 +213,14 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
             return Err(moved(other));
         }
         if state.any(Holds::To) {
-            let both = item_of_state(plan, &state);
-            return Err(moved(&both));
+            return Err(moved(&item_of_state(plan, &state)));
         }
-        make(plan, &original, &state, Direction::Forward).map(drop)
+        make(plan, &original, &state, Direction::Forward)?;
+        plan.mark(BEGUN)
     })
 }
 
-/// Something that is as it should become, while the rest is not.
+/// Something that is as it should become.
 fn item_of_state(plan: &OpenPlan, state: &State) -> ResourcePath {
     let number = state.rows.iter().position(|one| *one == Holds::To);
     let row = number.and_then(|number| plan.rows().ok()?.nth(number)?.ok());
@@ -220,12 +230,16 @@ fn item_of_state(plan: &OpenPlan, state: &State) -> ResourcePath {
 
 /// Takes a commit back, as far as no other process changed what it wrote.
 pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
-    let original = open(plan)?;
-    let _versions = Attached::new(&original, plan, OLD)?;
     let mut report = RollbackReport::default();
+    if !plan.is_marked(BEGUN)? {
+        return Ok(report);
+    }
+    let original = open(plan)?;
+    let _versions = Attached::new(&original, plan, Direction::Back)?;
     original.transaction(true, || {
         let state = state(plan, &original, Direction::Back)?;
-        if !state.any(Holds::From) {
+        let was_undone = plan.is_marked(UNDOING)? && state.any(Holds::To);
+        if was_undone || !state.any(Holds::From) {
             return Ok(());
         }
         let there = Location::from(plan.original.as_path());
@@ -235,7 +249,7 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
             .map(|item| (item.clone(), there.clone()));
         report.kept = kept.collect();
         report.paths = make(plan, &original, &state, Direction::Back)?;
-        Ok(())
+        plan.mark(UNDOING)
     })?;
     Ok(report)
 }
@@ -269,11 +283,11 @@ fn open(plan: &OpenPlan) -> Result<Database> {
 struct Attached<'a>(Option<&'a Database>);
 
 impl<'a> Attached<'a> {
-    fn new(to: &'a Database, plan: &OpenPlan, version: &str) -> Result<Self> {
+    fn new(to: &'a Database, plan: &OpenPlan, direction: Direction) -> Result<Self> {
         if plan.plan.whole.is_empty() {
             return Ok(Self(None));
         }
-        let at = plan.version(version);
+        let at = plan.version(direction.version());
         let at = std::os::unix::ffi::OsStrExt::as_bytes(Path::as_os_str(&at));
         let text = Value::Text(at.to_vec());
         let done = to.sql.execute("ATTACH ?1 AS staged", [text]);
@@ -303,6 +317,7 @@ fn make(
     direction: Direction,
 ) -> Result<PathSample> {
     let mut done = PathSample::default();
+    let mut counted = super::diff::counters(original)?;
     let objects = plan.plan.objects.iter().zip(&state.objects);
     let objects: Vec<_> = objects
         .filter(|(_, held)| **held == Holds::From)
@@ -315,7 +330,10 @@ fn make(
     let whole = plan.plan.whole.iter().zip(&state.whole);
     for (swap, held) in whole {
         if *held == Holds::From {
-            swap_table(original, swap, direction)?;
+            swap_table(plan, original, swap, direction)?;
+            let (_, to) = direction.of(&swap.before, &swap.after);
+            let counter = to.as_ref().and_then(|table| table.counter);
+            ahead(&mut counted, &swap.name, counter);
             done.add(&table_item(&swap.name));
         }
     }
@@ -332,8 +350,11 @@ fn make(
         }
     }
     if direction == Direction::Forward {
-        counters(plan, original)?;
+        for (name, wanted) in &plan.plan.counters {
+            ahead(&mut counted, name, Some(*wanted));
+        }
     }
+    set_counters(original, &counted)?;
     for name in &Schema::read(original)?.rebuilt {
         let name = quoted(name);
         let sql = format!("INSERT INTO {name}({name}) VALUES ('rebuild')");
@@ -365,15 +386,21 @@ fn drop_object(original: &Database, object: &Object) -> Result<()> {
     original.run(&format!("drop {}", object.name), &sql)
 }
 
-fn swap_table(original: &Database, swap: &TableSwap, direction: Direction) -> Result<()> {
+fn swap_table(
+    plan: &OpenPlan,
+    original: &Database,
+    swap: &TableSwap,
+    direction: Direction,
+) -> Result<()> {
     let (from, to) = direction.of(&swap.before, &swap.after);
     if let Some(from) = from {
         let table = from.objects.iter().find(|one| one.is_table());
         table.map_or(Ok(()), |table| drop_object(original, table))?;
     }
-    let Some(WholeTable { table, objects, .. }) = to else {
+    let Some(to) = to else {
         return Ok(());
     };
+    let WholeTable { table, objects, .. } = to;
     for object in in_order(objects.iter()) {
         original.run(&format!("create {}", object.name), &object.sql)?;
         if object.is_table() {
@@ -388,7 +415,14 @@ fn swap_table(original: &Database, swap: &TableSwap, direction: Direction) -> Re
             original.run(&format!("fill {}", table.name), &sql)?;
         }
     }
-    Ok(())
+    // What was staged is only now read, so it is only now that it can be told from something else in its place.
+    let made = table_digest(original, &Schema::read(original)?, &swap.name)?;
+    match made.as_ref() == Some(&to.digest) {
+        true => Ok(()),
+        false => Err(StrategyError::Altered {
+            path: Location::from(plan.version(direction.version())),
+        }),
+    }
 }
 
 /// Removes every row that goes or changes, then puts in every row that comes or changed: so values that must be unique
@@ -479,20 +513,31 @@ fn set(original: &Database, swap: &SettingSwap, direction: Direction) -> Result<
     original.run(&format!("set {}", swap.name), &sql)
 }
 
-/// Brings counters forward. They never go back: a number that was given out once is not given out again.
-fn counters(plan: &OpenPlan, original: &Database) -> Result<()> {
+/// Moves a counter forward, unless it is further already.
+fn ahead(counted: &mut BTreeMap<String, i64>, name: &str, wanted: Option<i64>) {
+    if let Some(wanted) = wanted {
+        let now = counted.entry(name.to_owned()).or_insert(wanted);
+        *now = wanted.max(*now);
+    }
+}
+
+/// Brings counters to at least these values. They never go back, also where a table was made anew: a number that was given
+/// out once is not given out again.
+fn set_counters(original: &Database, wanted: &BTreeMap<String, i64>) -> Result<()> {
     let there = super::diff::counters(original)?;
-    for (name, wanted) in &plan.plan.counters {
+    let schema = Schema::read(original)?;
+    for (name, wanted) in wanted {
         let done = match there.get(name) {
             Some(now) if now >= wanted => Ok(0),
             Some(_) => original.sql.execute(
                 "UPDATE sqlite_sequence SET seq = ?2 WHERE name = ?1",
                 (name, wanted),
             ),
-            None => original.sql.execute(
+            None if schema.counts(name) => original.sql.execute(
                 "INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)",
                 (name, wanted),
             ),
+            None => Ok(0),
         };
         done.map_err(original.failed("bring a counter forward"))?;
     }

@@ -113,12 +113,14 @@ impl Merge<'_> {
         }
         let version = |of: &Database, schema: &Schema| -> Result<Option<WholeTable>> {
             let digest = table_digest(of, schema, name)?;
+            let counter = super::diff::counters(of)?.get(name).copied();
             Ok(digest
                 .zip(schema.tables.get(name))
                 .map(|(digest, table)| WholeTable {
                     digest,
                     table: table.clone(),
                     objects: schema.of_table(name).cloned().collect(),
+                    counter,
                 }))
         };
         let before = version(self.versions.original, &self.original)?;

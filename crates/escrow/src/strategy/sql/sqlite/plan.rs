@@ -5,6 +5,7 @@
 //!   plan             everything but the rows
 //!   rows             the rows that change, before and after
 //!   new.db, old.db   both versions, where tables are brought over as a whole
+//!   begun, undoing   marks: the transaction that carries it out, or takes it back, may have been committed
 //! ```
 //!
 //! Everything in it has a version before and one after. A commit finds the version before and makes the one after;
@@ -25,6 +26,8 @@ use crate::strategy::tree;
 
 const PLAN: &[u8] = b"plan";
 const ROWS: &[u8] = b"rows";
+pub(super) const BEGUN: &[u8] = b"begun";
+pub(super) const UNDOING: &[u8] = b"undoing";
 pub(super) const NEW: &str = "new.db";
 pub(super) const OLD: &str = "old.db";
 
@@ -42,6 +45,8 @@ pub(super) struct WholeTable {
     pub(super) digest: String,
     pub(super) table: Table,
     pub(super) objects: Vec<Object>,
+    /// The last number that it gave out, where it counts them.
+    pub(super) counter: Option<i64>,
 }
 
 /// An object of the schema that becomes another one.
@@ -153,6 +158,16 @@ impl OpenPlan {
         found.ok_or_else(|| StrategyError::Damaged {
             what: "a row belongs to no table".to_owned(),
         })
+    }
+
+    /// Whether a mark was made.
+    pub(super) fn is_marked(&self, mark: &[u8]) -> Result<bool> {
+        Ok(self.area.stat(mark)?.is_some())
+    }
+
+    /// Makes a mark, durably.
+    pub(super) fn mark(&self, mark: &[u8]) -> Result<()> {
+        Ok(atomic_file::create(&self.area, mark, b"")?)
     }
 
     /// One of the versions that were staged.

@@ -258,6 +258,16 @@ impl Schema {
         Ok(())
     }
 
+    /// Whether a table gives out numbers that never come again.
+    pub(super) fn counts(&self, table: &str) -> bool {
+        let key = ("table".to_owned(), table.to_owned());
+        let sql = self
+            .objects
+            .get(&key)
+            .map(|one| one.sql.to_ascii_lowercase());
+        sql.is_some_and(|sql| sql.contains("autoincrement"))
+    }
+
     /// The objects of a table, itself among them.
     pub(super) fn of_table<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Object> {
         self.objects.values().filter(move |one| one.table == name)

@@ -1,0 +1,191 @@
+//! Commits of a SQLite database, step by step through the contract: what another process does between the steps stays.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use escrow::event::Unobserved;
+use escrow::model::resource::SQLITE;
+use escrow::model::{PlanId, ResourceId, SandboxRef, SystemIdSource};
+use escrow::strategy::{
+    CreateRequest, Intent, OnConflict, PrepareRequest, PreviewOptions, Registry, Session, Strategy,
+    StrategyError, Target,
+};
+use escrow_testkit::World;
+use rusqlite::Connection;
+
+/// A database with a sandbox of it, and room for a commit.
+struct Staging {
+    world: World,
+    strategy: Arc<dyn Strategy>,
+    at: PathBuf,
+    sandbox: SandboxRef,
+}
+
+fn run(at: &PathBuf, statements: &str) {
+    let database = Connection::open(at).expect("it opens");
+    database
+        .execute_batch(statements)
+        .expect("the statements are right");
+}
+
+impl Staging {
+    fn new(statements: &str) -> Self {
+        let world = World::new();
+        let registry = Registry::builtin();
+        let mut all = registry.registrations();
+        let one = all.find(|one| one.name() == "snapshot" && one.types() == [SQLITE]);
+        let strategy = Arc::clone(one.expect("it is registered").strategy());
+        let at = world.dir("data").join("app.db");
+        run(&at, statements);
+        let (area, _) = (world.dir("area"), world.dir("commit"));
+        let created = strategy.create(&CreateRequest {
+            plan_id: PlanId::new(&SystemIdSource),
+            target: &Target::at(ResourceId::new(&SystemIdSource), SQLITE, &at),
+            area: Some(&area),
+            from: None,
+            observer: &Unobserved,
+        });
+        let sandbox = created.expect("it is copied").sandbox;
+        Self {
+            world,
+            strategy,
+            at,
+            sandbox,
+        }
+    }
+
+    /// Works in the sandbox, and stages a commit of it.
+    fn staged(&self, statements: &str) -> Intent {
+        run(&self.world.at("area/db/app.db"), statements);
+        let opened = self
+            .strategy
+            .open(&self.sandbox, Session::Exclusive, &[])
+            .expect("it opens");
+        let preview = opened.preview(&PreviewOptions::default());
+        let preview = preview.expect("it is compared");
+        assert_eq!(preview.conflicts, []);
+        let staged = opened.prepare(&PrepareRequest {
+            preview: &preview,
+            on_conflict: OnConflict::Abort,
+            message: None,
+            area: Some(&self.world.at("commit")),
+            keeps: false,
+            digests: false,
+            observer: &Unobserved,
+        });
+        staged.expect("it is staged").intent
+    }
+
+    fn commit(&self, intent: &Intent) -> Result<(), StrategyError> {
+        self.strategy.commit(intent, &Unobserved)
+    }
+
+    #[track_caller]
+    fn undo(&self, intent: &Intent) {
+        let undone = self.strategy.undo(intent, &Unobserved);
+        assert_eq!(undone.expect("it is taken back").kept, []);
+    }
+
+    /// Another process, or a person who asks.
+    fn other(&self, statements: &str) {
+        run(&self.at, statements);
+    }
+
+    fn ask(&self, question: &str) -> String {
+        let database = Connection::open(&self.at).expect("it opens");
+        let answer = database.query_row(question, [], |row| row.get::<_, Option<String>>(0));
+        answer
+            .expect("the question is right")
+            .unwrap_or_else(|| "NULL".to_owned())
+    }
+
+    fn rows(&self) -> String {
+        self.ask("SELECT group_concat(id || v, ' ') FROM (SELECT * FROM t ORDER BY id)")
+    }
+}
+
+const TWO: &str =
+    "CREATE TABLE t (id INTEGER PRIMARY KEY, v); INSERT INTO t VALUES (1, 'old'), (2, 'old')";
+const NEW: &str = "UPDATE t SET v = 'new'";
+
+// rule C3, Q2
+#[test]
+fn what_was_never_carried_out_takes_back_nothing_that_another_process_wrote() {
+    let it = Staging::new(TWO);
+    let intent = it.staged(NEW);
+    // By chance the same values.
+    it.other(NEW);
+    it.undo(&intent);
+    assert_eq!(it.rows(), "1new 2new");
+    // Nor is it taken for a commit, which a later undo would take back.
+    let refused = it.commit(&intent);
+    assert!(
+        matches!(refused, Err(StrategyError::Moved { .. })),
+        "{refused:?}"
+    );
+    it.undo(&intent);
+    assert_eq!(it.rows(), "1new 2new");
+}
+
+// rule C3, Q2
+#[test]
+fn what_is_repeated_leaves_what_another_process_did_since() {
+    let it = Staging::new(TWO);
+    let intent = it.staged(NEW);
+    it.commit(&intent).expect("nothing contradicts");
+    it.other("UPDATE t SET v = 'old' WHERE id = 1");
+    it.commit(&intent).expect("it was carried out");
+    assert_eq!(it.rows(), "1old 2new");
+    it.undo(&intent);
+    assert_eq!(it.rows(), "1old 2old");
+    it.other("UPDATE t SET v = 'new' WHERE id = 2");
+    it.undo(&intent);
+    assert_eq!(it.rows(), "1old 2new");
+}
+
+// rule Q2
+#[test]
+fn a_number_that_was_given_out_is_not_given_out_again_by_a_table_that_is_brought_over() {
+    let it = Staging::new(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, v); INSERT INTO t (v) VALUES ('a'), ('b'), ('c');
+         DELETE FROM t WHERE id > 1;
+         CREATE TABLE gone (id INTEGER PRIMARY KEY AUTOINCREMENT, v); INSERT INTO gone VALUES (7, 'x'); DELETE FROM gone",
+    );
+    let counter = |name: &str| {
+        let sql =
+            format!("SELECT CAST(max(seq) AS TEXT) FROM sqlite_sequence WHERE name = '{name}'");
+        it.ask(&sql)
+    };
+    let intent = it.staged("ALTER TABLE t ADD COLUMN w; DROP TABLE gone");
+    it.commit(&intent).expect("nothing contradicts");
+    assert_eq!((counter("t"), counter("gone")), ("3".into(), "NULL".into()));
+    it.other("INSERT INTO t (v) VALUES ('d'); DELETE FROM t WHERE id = 4");
+    it.undo(&intent);
+    assert_eq!((counter("t"), counter("gone")), ("4".into(), "7".into()));
+    assert_eq!(it.rows(), "1a");
+}
+
+// rule C5, S1
+#[test]
+fn a_staged_version_that_was_altered_is_not_brought_over() {
+    let it = Staging::new(TWO);
+    let before = it.rows();
+    let intent = it.staged("ALTER TABLE t ADD COLUMN w; UPDATE t SET v = 'new'");
+    let (new, old) = (it.world.at("commit/new.db"), it.world.at("commit/old.db"));
+    run(&new, "UPDATE t SET v = 'forged' WHERE id = 2");
+    let refused = it.commit(&intent);
+    assert!(
+        matches!(refused, Err(StrategyError::Altered { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(it.rows(), before);
+    run(&new, NEW);
+    it.commit(&intent).expect("it is what was staged");
+    run(&old, "DELETE FROM t WHERE id = 2");
+    let refused = it.strategy.undo(&intent, &Unobserved);
+    assert!(
+        matches!(refused, Err(StrategyError::Altered { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(it.rows(), "1new 2new");
+}
