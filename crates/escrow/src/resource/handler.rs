@@ -1,7 +1,6 @@
 //! What the types that come with the engine take, told from what stands at a location. A type of the user's own takes
 //! what the type it extends takes.
 
-use std::io::Read;
 use std::path::Path;
 
 use crate::fs::{self, Dir, FsError};
@@ -11,6 +10,7 @@ use crate::model::resource::{
 use crate::model::text::Location;
 use crate::model::{EntryKind, ResourceType, Shape};
 use crate::strategy::postgres::location::{check_url, name_of};
+use crate::strategy::sql::is_database;
 
 /// Why a location cannot be a resource.
 #[derive(Debug, thiserror::Error)]
@@ -109,22 +109,11 @@ impl LocationInfo {
         Ok(Self {
             kind: meta.kind,
             mounted: above.is_none_or(|above| above.mount != meta.mount),
-            sqlite: meta.is_file() && is_sqlite(at),
+            sqlite: meta.is_file() && meta.size > 0 && is_database(at),
             empty: meta.size == 0,
             git: meta.is_dir() && Dir::look(&at.join(".git")).is_ok(),
         })
     }
-}
-
-/// Whether a file begins as SQLite databases do; what cannot be read is none that is known.
-fn is_sqlite(at: &Path) -> bool {
-    let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else {
-        return false;
-    };
-    let mut head = [0; 16];
-    let opened = Dir::open(parent).and_then(|dir| dir.file(name.as_encoded_bytes()));
-    opened.is_ok_and(|(mut file, _)| file.read_exact(&mut head).is_ok())
-        && &head == b"SQLite format 3\0"
 }
 
 /// Why what stands somewhere is not of a type; `None` where it is. A mount is never taken for the empty directory that

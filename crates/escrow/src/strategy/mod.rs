@@ -32,7 +32,7 @@ mod preview;
 mod registration;
 pub mod registry;
 mod snapshot_diff;
-mod sql;
+pub(crate) mod sql;
 mod subvolume;
 mod tree;
 mod tree_commit;

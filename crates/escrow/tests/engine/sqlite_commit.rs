@@ -1,17 +1,21 @@
 //! Commits of a SQLite database, step by step through the contract: what another process does between the steps stays.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
 use escrow::event::Unobserved;
+use escrow::manager::Manager;
 use escrow::model::resource::SQLITE;
-use escrow::model::{PlanId, ResourceId, SandboxRef, SystemIdSource};
+use escrow::model::{Change, Detail, PlanId, ResourceId, SandboxRef, SystemIdSource};
 use escrow::strategy::{
-    CreateRequest, Intent, OnConflict, PrepareRequest, PreviewOptions, Registry, Session, Strategy,
-    StrategyError, Target,
+    CreateRequest, Intent, OnConflict, PrepareRequest, PreviewOptions, Registry, RestoreRequest,
+    Sandbox, Session, Strategy, StrategyError, Target,
 };
 use escrow_testkit::World;
 use rusqlite::Connection;
+
+use crate::support::options;
 
 /// A database with a sandbox of it, and room for a commit.
 struct Staging {
@@ -54,13 +58,14 @@ impl Staging {
         }
     }
 
+    fn copy(&self) -> PathBuf {
+        self.world.at("area/db/app.db")
+    }
+
     /// Works in the sandbox, and stages a commit of it.
     fn staged(&self, statements: &str) -> Intent {
-        run(&self.world.at("area/db/app.db"), statements);
-        let opened = self
-            .strategy
-            .open(&self.sandbox, Session::Exclusive, &[])
-            .expect("it opens");
+        run(&self.copy(), statements);
+        let opened = self.opened();
         let preview = opened.preview(&PreviewOptions::default());
         let preview = preview.expect("it is compared");
         assert_eq!(preview.conflicts, []);
@@ -74,6 +79,11 @@ impl Staging {
             observer: &Unobserved,
         });
         staged.expect("it is staged").intent
+    }
+
+    fn opened(&self) -> Box<dyn Sandbox> {
+        let opened = self.strategy.open(&self.sandbox, Session::Exclusive, &[]);
+        opened.expect("it opens")
     }
 
     fn commit(&self, intent: &Intent) -> Result<(), StrategyError> {
@@ -188,4 +198,120 @@ fn a_staged_version_that_was_altered_is_not_brought_over() {
         "{refused:?}"
     );
     assert_eq!(it.rows(), "1new 2new");
+}
+
+// rule Q5, R2
+#[test]
+fn a_restore_that_fails_takes_no_log_from_a_program_that_works_in_the_sandbox() {
+    let it = Staging::new(TWO);
+    let opened = it.opened();
+    let keep = || opened.checkpoint(None, &Unobserved).expect("it is kept");
+    let first = keep();
+    run(
+        &it.copy(),
+        "PRAGMA page_size = 8192; VACUUM; PRAGMA journal_mode = WAL; UPDATE t SET v = 'new'",
+    );
+    let second = keep();
+    let intent = opened
+        .prepare_restore(&RestoreRequest {
+            from: &second,
+            to: &first,
+            area: Some(&it.world.at("commit")),
+            observer: &Unobserved,
+        })
+        .expect("it is staged");
+    // Pages of another size do not pass through the log that the program reads.
+    let program = Connection::open(it.copy()).expect("it opens");
+    let ask = "SELECT group_concat(v) FROM t";
+    let look = || program.query_row(ask, [], |row| row.get::<_, String>(0));
+    assert_eq!(look().as_deref(), Ok("new,new"));
+    let log = || it.world.at("area/db/app.db-wal").exists();
+    assert!(log());
+    let refused = it.commit(&intent);
+    assert!(
+        matches!(refused, Err(StrategyError::Locked { .. })),
+        "{refused:?}"
+    );
+    assert!(log(), "it is the program's");
+    assert_eq!(look().as_deref(), Ok("new,new"));
+    drop(program);
+    it.commit(&intent).expect("nothing else has it open");
+    let program = Connection::open(it.copy()).expect("it opens");
+    let now = program.query_row(ask, [], |row| row.get::<_, String>(0));
+    assert_eq!(now.as_deref(), Ok("old,old"));
+}
+
+// rule Q5
+#[test]
+fn the_locks_of_a_program_that_uses_the_engine_outlive_a_look_at_its_database() {
+    let world = World::new();
+    let at = world.dir("data").join("app.db");
+    run(&at, TWO);
+    let own = Connection::open(&at).expect("it opens");
+    own.execute_batch("BEGIN; SELECT * FROM t")
+        .expect("it is read");
+    let write = || {
+        let sql = "PRAGMA busy_timeout = 0; UPDATE t SET v = 'new'";
+        let other = Command::new("sqlite3").arg(&at).arg(sql).output();
+        String::from_utf8_lossy(&other.expect("it starts").stderr).into_owned()
+    };
+    let is_locked = |said: String| said.contains("locked");
+    assert!(is_locked(write()), "a reader keeps writers off");
+    let manager = Manager::open(options(&world.path().join("state"))).expect("it opens");
+    let typed = [at.clone().into_os_string()];
+    let made = manager.create_plan(Some("try"), world.path(), &typed, None, &Unobserved);
+    let plan = made.expect("it can be read").plan;
+    assert!(is_locked(write()), "it still does");
+    manager.diff(&plan, None).expect("it is compared");
+    assert!(is_locked(write()), "it still does");
+}
+
+// rule F8
+#[test]
+fn every_row_of_a_table_with_another_form_is_in_the_diff() {
+    let changes = |before: &str, statements: &str| -> Vec<String> {
+        let it = Staging::new(before);
+        run(&it.copy(), statements);
+        let found = it.opened().diff(None, None).expect("it is compared");
+        let text = |one: &Change| match &one.detail {
+            Detail::Row(row) => format!("{} {} {}", one.path, row.before, row.after),
+            _ => one.path.to_string(),
+        };
+        found.changes.iter().map(text).collect()
+    };
+    // A column that is filled, and one whose name hides the number of a row.
+    assert_eq!(
+        changes(
+            "CREATE TABLE t (k TEXT PRIMARY KEY, v); INSERT INTO t VALUES ('a', 1), ('b', 2)",
+            "DROP TABLE t; CREATE TABLE t (k TEXT PRIMARY KEY, v, rowid); INSERT INTO t VALUES ('a', 1, 5), ('b', 3, NULL)"
+        ),
+        [
+            "t",
+            r#"t/a {"rowid":null} {"rowid":5}"#,
+            r#"t/b {"v":2} {"v":3}"#
+        ]
+    );
+    assert_eq!(
+        changes(
+            "CREATE TABLE t (k TEXT PRIMARY KEY, v); INSERT INTO t VALUES ('a', 1), ('b', NULL)",
+            "ALTER TABLE t DROP COLUMN v"
+        ),
+        ["t", r#"t/a {"v":1} {"v":null}"#]
+    );
+    // Another key: rows that are equal are no change, the others are told by what they hold.
+    let found = changes(
+        TWO,
+        "ALTER TABLE t RENAME TO was; CREATE TABLE t (id PRIMARY KEY, v) WITHOUT ROWID;
+         INSERT INTO t SELECT * FROM was WHERE id = 1; INSERT INTO t VALUES (3, 'new'); DROP TABLE was",
+    );
+    let ends: Vec<&str> = found
+        .iter()
+        .filter_map(|one| one.split_once(' '))
+        .map(|one| one.1)
+        .collect();
+    assert_eq!(
+        ends,
+        [r#"{"id":2,"v":"old"} null"#, r#"null {"id":3,"v":"new"}"#],
+        "{found:?}"
+    );
 }

@@ -8,6 +8,7 @@ pub(super) mod record;
 mod sqlite;
 
 pub(super) use sqlite::SqliteSnapshot;
+pub(crate) use sqlite::is_database;
 
 use serde_json::{Value as Json, json};
 

@@ -171,6 +171,66 @@ fn has_log(at: &Path) -> bool {
     Dir::look(&beside(at, "-wal")).is_ok_and(|meta| meta.size > 0)
 }
 
+/// Whether a file begins as SQLite databases do; what cannot be read is none that is known. A file that is a database is only
+/// opened by SQLite: another one that this process closes would take every lock of the process on the database with it.
+pub(crate) fn is_database(at: &Path) -> bool {
+    let known = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-".contains(byte);
+    let mut uri = "file:".to_owned();
+    for byte in std::os::unix::ffi::OsStrExt::as_bytes(at.as_os_str()) {
+        match known(byte) {
+            true => uri.push(char::from(*byte)),
+            false => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    // Nothing is locked, recovered or written beside it.
+    uri.push_str("?immutable=1");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let asked = Connection::open_with_flags(&uri, flags);
+    let asked = asked.and_then(|sql| sql.query_row("PRAGMA schema_version", [], |_| Ok(())));
+    // What SQLite does not take for a database, it holds no lock on.
+    asked.is_ok() || has_head(at)
+}
+
+fn has_head(at: &Path) -> bool {
+    let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else {
+        return false;
+    };
+    let mut head = [0; 16];
+    let opened = Dir::open(parent).and_then(|dir| dir.file(name.as_encoded_bytes()));
+    opened.is_ok_and(|(mut file, _)| std::io::Read::read_exact(&mut file, &mut head).is_ok())
+        && &head == b"SQLite format 3\0"
+}
+
+/// Whether SQLite can make nothing of what stands at the place of a database, not even to overwrite it.
+pub(super) fn is_beyond_use(at: &Path) -> Result<bool> {
+    match Dir::look(at) {
+        Ok(meta) if meta.is_file() => {}
+        Ok(_) => return Ok(true),
+        Err(error) if error.is_absent() => return Ok(true),
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let Some(vfs) = vfs::name() else {
+        return Ok(false);
+    };
+    let asked = Connection::open_with_flags_and_vfs(at, flags, vfs);
+    let asked = asked.and_then(|sql| sql.query_row("PRAGMA schema_version", [], |_| Ok(())));
+    let code = asked.err().and_then(|error| error.sqlite_error_code());
+    Ok(match code {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => true,
+        // It is there: a journal or a log beside it leads somewhere else.
+        Some(ErrorCode::CannotOpen) => ["-journal", "-wal"]
+            .iter()
+            .any(|suffix| Dir::look(&beside(at, suffix)).is_ok()),
+        _ => false,
+    })
+}
+
 /// A new database in a place of ours, for nothing but a copy.
 pub(super) fn empty(at: &Path) -> Result<Database> {
     let place = Location::from(at);

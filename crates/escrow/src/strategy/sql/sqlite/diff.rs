@@ -83,7 +83,7 @@ impl Difference {
         for name in names {
             let (was, is) = (before.tables.get(name), after.tables.get(name));
             let rows = match (was, is) {
-                (Some(was), Some(is)) if was == is => table(old, new, is)?,
+                (Some(was), Some(is)) if was == is => rows((old, was), (new, is))?,
                 (Some(was), Some(is)) => altered(old, new, was, is, &mut found)?,
                 (None, Some(is)) => whole(new, is, false)?,
                 (Some(was), None) => whole(old, was, true)?,
@@ -266,11 +266,14 @@ pub(super) fn digest(row: &Row) -> [u8; 32] {
     *blake3::hash(&bytes).as_bytes()
 }
 
-/// The rows in which a table of the same form differs.
-pub(super) fn table(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
-    match table.rowid {
-        Some(_) => numbered(old, new, table),
-        None => by_key(old, new, table),
+/// One version of a table, and where it is.
+type Version<'a> = (&'a Database, &'a Table);
+
+/// The rows in which two versions of a table with the same columns and the same key differ.
+fn rows(old: Version<'_>, new: Version<'_>) -> Result<Vec<Delta>> {
+    match new.1.rowid {
+        Some(_) => numbered(old, new),
+        None => by_key(old, new),
     }
 }
 
@@ -315,11 +318,12 @@ fn same(a: &Cursor<'_>, b: &Cursor<'_>, columns: usize) -> rusqlite::Result<bool
     Ok(true)
 }
 
-fn numbered(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
+fn numbered((old, was): Version<'_>, (new, table): Version<'_>) -> Result<Vec<Delta>> {
     let what = format!("read the table {}", table.sql_name());
-    let sql = table.select_all();
-    let mut a = old.sql.prepare(&sql).map_err(old.failed(&what))?;
-    let mut b = new.sql.prepare(&sql).map_err(new.failed(&what))?;
+    let a = old.sql.prepare(&was.select_all());
+    let mut a = a.map_err(old.failed(&what))?;
+    let b = new.sql.prepare(&table.select_all());
+    let mut b = b.map_err(new.failed(&what))?;
     let mut a = Cursor {
         rows: a.query([]).map_err(old.failed(&what))?,
         at: None,
@@ -466,9 +470,9 @@ impl<'a> Lookup<'a> {
     }
 }
 
-fn by_key(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
+fn by_key((old, was): Version<'_>, (new, table): Version<'_>) -> Result<Vec<Delta>> {
     let mut found = Deltas::default();
-    let (mut before, mut after) = (Lookup::new(old, table)?, Lookup::new(new, table)?);
+    let (mut before, mut after) = (Lookup::new(old, was)?, Lookup::new(new, table)?);
     each(new, table, |_, is| {
         let Some(key) = table.key(None, &is) else {
             return Ok(());
@@ -480,19 +484,20 @@ fn by_key(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
         }
         Ok(())
     })?;
-    each(old, table, |_, was| {
-        let key = table.key(None, &was);
+    each(old, was, |_, row| {
+        let key = table.key(None, &row);
         if let Some(key) = key
             && after.key(&key)?.is_none()
         {
-            found.deleted(table, None, was);
+            found.deleted(table, None, row);
         }
         Ok(())
     })?;
     Ok(found.list)
 }
 
-/// The rows in which a table differs whose form is another one: by the columns that both have.
+/// The rows in which a table differs whose form is another one: over the columns of both, of which each is NULL where it is
+/// not. Where the key is another one, rows are told apart by their content.
 fn altered(
     old: &Database,
     new: &Database,
@@ -500,47 +505,43 @@ fn altered(
     is: &Table,
     found: &mut Difference,
 ) -> Result<Vec<Delta>> {
-    let common: Vec<String> = is
-        .columns
-        .iter()
-        .filter(|name| was.columns.contains(name))
-        .cloned()
-        .collect();
-    let names = |table: &Table| match &table.identity {
-        Identity::Key(key) => Some(
-            key.iter()
-                .map(|one| table.columns[*one].clone())
-                .collect::<Vec<_>>(),
-        ),
-        _ => None,
+    let gone = was.columns.iter().filter(|name| !is.columns.contains(name));
+    let columns: Vec<String> = is.columns.iter().chain(gone).cloned().collect();
+    let key = |table: &Table| match &table.identity {
+        Identity::Key(key) => {
+            let place = |one: &usize| columns.iter().position(|name| *name == table.columns[*one]);
+            Identity::Key(key.iter().filter_map(place).collect())
+        }
+        other => other.clone(),
     };
-    let same_identity = was.rowid.is_some() == is.rowid.is_some()
-        && names(was) == names(is)
-        && matches!(was.identity, Identity::Rowid) == matches!(is.identity, Identity::Rowid);
-    if !same_identity || common.is_empty() {
-        let mut rows = whole(old, was, true)?;
-        rows.extend(whole(new, is, false)?);
-        return Ok(rows);
-    }
+    let same_key = key(was) == key(is) && was.rowid.is_some() == is.rowid.is_some();
     let view = |table: &Table| Table {
-        columns: common.clone(),
-        identity: match names(table) {
-            Some(names) => Identity::Key(
-                names
-                    .iter()
-                    .filter_map(|name| common.iter().position(|one| one == name))
-                    .collect(),
-            ),
-            None => table.identity.clone(),
+        columns: columns.clone(),
+        identity: match same_key {
+            true => key(table),
+            false => Identity::Content,
         },
+        absent: (0..columns.len())
+            .filter(|number| !table.columns.contains(&columns[*number]))
+            .collect(),
         ..table.clone()
     };
-    found.columns.insert(is.name.clone(), common.clone());
     let (was, is) = (view(was), view(is));
-    match was == is {
-        true => table(old, new, &is),
-        false => Ok(Vec::new()),
+    found.columns.insert(is.name.clone(), columns.clone());
+    if same_key {
+        return rows((old, &was), (new, &is));
     }
+    let all = |of: &Database, table: &Table| -> Result<Vec<NumberedRow>> {
+        let mut all = Vec::new();
+        each(of, table, |rowid, row| {
+            all.push((rowid, row));
+            Ok(())
+        })?;
+        Ok(all)
+    };
+    let mut deltas = Deltas::default();
+    pair(&is, all(old, &was)?, all(new, &is)?, &mut deltas);
+    Ok(deltas.list)
 }
 
 /// The digest of a table: its own SQL, that of what belongs to it, and its rows.

@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::connect::is_database;
 use self::connect::{Database, Use};
 use self::plan::OpenPlan;
 use self::schema::Schema;

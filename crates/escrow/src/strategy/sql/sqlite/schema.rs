@@ -38,6 +38,9 @@ pub(super) struct Table {
     pub(super) rowid: Option<String>,
     /// The column that is that number.
     pub(super) alias: Option<usize>,
+    /// Columns that only another version of the table has: they are read as NULL.
+    #[serde(default, skip)]
+    pub(super) absent: Vec<usize>,
 }
 
 /// Anything that has SQL in the schema.
@@ -98,7 +101,12 @@ impl Table {
 
     fn select(&self) -> String {
         let rowid = self.rowid.as_deref().unwrap_or("NULL");
-        let (columns, table) = (self.column_list(), self.sql_name());
+        let column = |(number, name): (usize, &String)| match self.absent.contains(&number) {
+            true => "NULL".to_owned(),
+            false => quoted(name),
+        };
+        let columns: Vec<String> = self.columns.iter().enumerate().map(column).collect();
+        let (columns, table) = (columns.join(", "), self.sql_name());
         format!("SELECT {rowid}, {columns} FROM {table}")
     }
 
@@ -358,6 +366,7 @@ fn read_table(of: &Database, name: &str, is_virtual: bool, without_rowid: bool) 
         },
         rowid,
         alias: key_column.filter(|_| is_alias),
+        absent: Vec::new(),
     })
 }
 

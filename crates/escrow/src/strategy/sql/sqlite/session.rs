@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::connect::{Database, Use, beside};
+use super::connect::{Database, Use, beside, is_beyond_use};
 use super::diff::Difference;
 use super::merge::{Merged, Versions, merge, moved};
 use super::schema::{KEPT, setting};
@@ -138,14 +138,18 @@ impl SqliteSession {
 /// Puts the content of a copy of ours into a database that others may have open. Where what stands there is no database any
 /// more, the copy takes its place.
 pub(super) fn put(from: &Location, to: &Location) -> Result<()> {
-    let source = Database::open(from.as_path(), Use::Read)?;
     let at = to.as_path();
-    let through = Database::open(at, Use::Merge).and_then(|mut work| source.back_up(&mut work));
-    match through {
-        Ok(()) => Ok(()),
-        Err(StrategyError::Database { .. }) => replace(from.as_path(), at),
-        Err(error) => Err(error),
+    if is_beyond_use(at)? {
+        return replace(from.as_path(), at);
     }
+    let source = Database::open(from.as_path(), Use::Read)?;
+    let mut work = Database::open(at, Use::Merge)?;
+    let sizes = (setting(&source, "page_size")?, setting(&work, "page_size")?);
+    if sizes.0 != sizes.1 {
+        // Pages of another size cannot pass through a log; while others have it open SQLite refuses.
+        work.run("end its log", "PRAGMA main.journal_mode = DELETE")?;
+    }
+    source.back_up(&mut work)
 }
 
 fn replace(from: &Path, at: &Path) -> Result<()> {
