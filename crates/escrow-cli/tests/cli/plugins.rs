@@ -192,6 +192,100 @@ fn a_program_of_a_tree_is_not_started_before_it_is_trusted() {
     assert!(world.at("started").exists());
 }
 
+/// A module that notes that it was loaded, in the file `started` beside it.
+const EVIL: &str =
+    "import pathlib\npathlib.Path(__file__).parent.joinpath('started').touch()\nclass C: pass\n";
+
+/// A type of a tree named programs as those that `auto` takes, and `none`, and was obeyed.
+// rule X3, S6
+#[test]
+fn a_type_of_a_tree_starts_no_program_and_takes_no_isolation_away() {
+    as_user_too();
+    // `run` has a /tmp of its own.
+    let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
+    let kind = |strategies: &str| {
+        let list = format!("resource_types: [{{name: t, location: path, {strategies}}}]\n");
+        format!("{list}resources: {{sub: {{at: sub, type: t}}}}\n")
+    };
+    let custom = |what: &str| format!("sandbox: {{custom_strategies: {{m: {what}}}}}\n");
+    let listed = kind("sandbox_strategy: git_worktree, strategies: [git_worktree, m]");
+    let derived = "resource_types:\n  - {name: s, location: path, sandbox_strategy: git_worktree, strategies: ['evil:C']}\n  \
+        - {name: t, extends: s, strategies: [git_worktree, 'evil:C']}\nresources: {sub: {at: sub, type: t}}\n";
+    for (number, config) in [
+        kind("sandbox_strategy: git_worktree, strategies: ['evil:C']"),
+        kind("sandbox_strategy: 'evil:C'"),
+        kind("sandbox_strategy: git_worktree, strategies: [none]"),
+        kind("sandbox_strategy: 'evil:C'").replace("location: path", "extends: git-checkout"),
+        format!("{}{listed}", custom("{module: evil, class: C}")),
+        format!("{}{listed}", custom("{command: [python3, evil.py]}")),
+        format!("{}{listed}", custom("{alias_of: none}")),
+        derived.to_owned(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let app = world.dir(&format!("tree{number}"));
+        write(
+            world.dir(&format!("tree{number}/sub")).join("file"),
+            "old\n",
+        );
+        write(app.join("evil.py"), EVIL);
+        write(app.join("escrow.yaml"), &config);
+        let cli = cli.clone().cwd(&app);
+        let mut told = String::new();
+        for line in ["run", "run --resource ./sub", "run --resource sub"] {
+            let outcome = cli.run(inside(line, "echo changed > sub/file"));
+            told.push_str(&outcome.stderr_text());
+        }
+        assert!(!app.join("started").exists(), "{config}{told}");
+        assert_eq!(read_text(&app.join("sub/file")), "old\n", "{config}{told}");
+        has(&told, ["`escrow trust '"]);
+    }
+}
+
+/// The directory of a plan came first on the search path: a file in the tree stood for the SDK, a part of Python, or the user's class.
+// rule X3
+#[test]
+fn a_file_of_a_tree_does_not_stand_for_the_users_class_or_the_sdk() {
+    let (world, cli) = furnish(World::new());
+    // A name that is no UTF-8, and ends a list of paths.
+    let odd = OsStr::from_bytes(b"user-home/.config/od\xff:d");
+    let own = world.at("user-home/.config/escrow");
+    fs::create_dir_all(world.at("user-home/.config")).expect("there is room");
+    fs::create_dir_all(world.path().join(odd)).expect("there is room");
+    symlink(OsStr::from_bytes(b"od\xff:d"), &own);
+    let example = example("python/plain_directory.py");
+    fs::copy(&example, own.join("plain_directory.py")).expect("there is room");
+    let class = "plain_directory:PlainDirectory";
+    write(
+        own.join("escrow.yaml"),
+        format!("sandbox: {{strategy: '{class}'}}\n"),
+    );
+    let tree = world.dir("tree");
+    for name in [
+        "plain_directory",
+        "escrow_plugin",
+        "json",
+        "shutil",
+        "encodings",
+    ] {
+        write(tree.join(format!("{name}.py")), EVIL);
+    }
+    write(tree.join("escrow.yaml"), "run: {network: none}\n");
+    write(tree.join("file"), "old\n");
+    let cli = cli.cwd(&tree);
+    assert_eq!(strategy_of(&cli, "plan create p --resource ."), class);
+    assert!(!tree.join("started").exists());
+    // A class that nothing else has is that of the tree: the user named it.
+    write(
+        tree.join("own.py"),
+        format!("from plain_directory import PlainDirectory\n{EVIL}"),
+    );
+    let error = json_error(&cli, "plan create p --resource . --strategy own:C", 2);
+    has(&error, ["own:C", "it lacks"]);
+    assert!(tree.join("started").exists());
+}
+
 // rule P1, X4
 #[test]
 fn the_examples_pass_the_whole_suite() {

@@ -202,6 +202,12 @@ pub(super) const KEYS: &[Key] = &[
         merge: None,
     },
     Key {
+        name: "resource_types.NAME.strategies",
+        counts: "strategies that isolate, also for `auto`; the others are left out",
+        loosens: NOT_APART,
+        merge: None,
+    },
+    Key {
         name: "resources.NAME",
         counts: "where no policy of an outer file has a rule for a resource by name. Otherwise `NAME` is refused, its \
                  path is used under the name that the path gives it, and only rules of the file itself speak of `NAME`",

@@ -4,13 +4,14 @@
 //! innermost file that has it; policies all count. A file that is not trusted only tightens, as the table in
 //! `keys` says.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::keys::{KEYS, isolates, key};
 use super::{ConfigLevel, ConfigResource, Settings, UntrustedResource};
-use crate::model::ResourceType;
 use crate::model::resource::AUTO;
 use crate::model::text::{Location, escape};
+use crate::model::{ResourceType, ResourceTypes};
 use crate::policy::{Policies, Policy};
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
@@ -38,6 +39,8 @@ pub(crate) struct EffectiveConfig {
     /// Who may do what: each of these must permit.
     pub(crate) policies: Policies,
     pub(crate) ignored: Vec<IgnoredKey>,
+    /// The directories of the files that are trusted, outermost first.
+    pub(crate) trusted: Vec<PathBuf>,
 }
 
 impl EffectiveConfig {
@@ -47,6 +50,7 @@ impl EffectiveConfig {
             settings,
             policies: Policies::of(policy),
             ignored: Vec::new(),
+            trusted: Vec::new(),
         }
     }
 
@@ -69,6 +73,9 @@ impl EffectiveConfig {
         laying.types(&mut self.settings);
         laying.policy(&mut self.policies);
         self.ignored.append(&mut laying.ignored);
+        if trusted {
+            self.trusted.push(directory_of(&level.file));
+        }
     }
 
     /// Adds the policy of a file of another project, and the names of resources that its rules speak of.
@@ -154,7 +161,31 @@ impl<'a> LevelMerge<'a> {
             {
                 kind.default = AUTO.to_owned();
             }
+            self.keep_isolating(&mut kind);
             settings.types.put(kind);
+        }
+    }
+
+    /// Removes strategies from a type of a file that is not trusted: those that `auto` would take though they do not isolate, and
+    /// those that the type may be given only because the file says so.
+    fn keep_isolating(&mut self, kind: &mut ResourceType) {
+        let builtin = ResourceTypes::default();
+        let usual = builtin.named(&kind.base).map(|base| &base.allowed);
+        let taken = |name: &String| isolates(name, self.registry);
+        let permitted = |name: &String| taken(name) || usual.is_some_and(|all| all.contains(name));
+        let loose = kind.auto.iter().filter(|name| !taken(name));
+        let mut loose: BTreeSet<String> = loose.cloned().collect();
+        let others = kind.allowed.iter().filter(|name| !permitted(name));
+        loose.extend(others.cloned());
+        let named: Vec<_> = loose.iter().map(|one| (one.clone(), one.clone())).collect();
+        let auto = kind.auto.iter().filter(|name| taken(name)).cloned();
+        let auto = auto.collect();
+        let allowed = kind.allowed.iter().filter(|name| permitted(name)).cloned();
+        let allowed = allowed.collect();
+        let name = format!("resource_types.{}.strategies", kind.name);
+        let loosens = key("resource_types.NAME.strategies").loosens;
+        if !named.is_empty() && !self.counts(&name, loosens, &named) {
+            (kind.auto, kind.allowed) = (auto, allowed);
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::model::text::Location;
 use crate::model::{Options, ResourceTypes};
 use crate::strategy::Registry;
-use crate::strategy::plugin::{ProgramLaunch, ProgramSpec};
+use crate::strategy::plugin::{ProgramLaunch, ProgramSpec, PythonClass};
 use crate::strategy::registry::DeclaredStrategy;
 
 /// What the configuration says, or would say if there were one.
@@ -128,8 +128,14 @@ impl CustomStrategyConfig {
         }
         let launch = match (&self.command, &self.module, &self.class) {
             (Some(words), ..) => ProgramLaunch::Command(words.clone()),
-            (None, Some(module), Some(class)) => ProgramLaunch::Class(format!("{module}:{class}")),
-            (None, Some(module), None) => ProgramLaunch::Class(module.clone()),
+            (None, Some(module), class) => ProgramLaunch::Class(PythonClass {
+                name: match class {
+                    Some(class) => format!("{module}:{class}"),
+                    None => module.clone(),
+                },
+                first: vec![self.directory.clone()],
+                last: Vec::new(),
+            }),
             (None, None, _) => return None,
         };
         let limits = match &self.timeout {

@@ -3,7 +3,7 @@
 //! Two plans may mean different programs by one name. Where they mean the same, they share it: one process for each strategy and
 //! command.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Manager, ManagerOptions};
 use crate::config::EffectiveConfig;
@@ -52,15 +52,17 @@ impl EffectiveRegistry {
 
 impl RegistryKey {
     fn new(effective: &EffectiveConfig, directory: Option<&Path>) -> Self {
-        let settings = &effective.settings;
-        let file = settings.file.as_ref();
-        let also = file.and_then(|file| file.as_path().parent());
+        // A class that the user's own file names is not one of the tree in which a command is typed.
+        let searched = |directory: &Path| {
+            let trusted = effective.trusted.iter().map(PathBuf::as_path);
+            trusted.chain([directory]).map(Path::to_owned).collect()
+        };
         Self {
-            declared: settings.declared_strategies(),
+            declared: effective.settings.declared_strategies(),
             untrusted: effective.ignored_programs(),
             place: directory.map(|directory| ClassPlace {
                 directory: directory.to_owned(),
-                also: also.map(Path::to_owned),
+                searched: searched(directory),
             }),
         }
     }

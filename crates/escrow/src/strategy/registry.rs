@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::moves::MoveLog;
-use super::plugin::{PluginError, ProgramContext, ProgramLaunch, ProgramSpec};
+use super::plugin::{PluginError, ProgramContext, ProgramLaunch, ProgramSpec, PythonClass};
 pub use super::registration::{DeclaredStrategy, Fallback, Registration};
 use super::{Probe, Remember, Strategy, Target, TargetLocation};
 use super::{copy_on_write, filesystem_copy, git, none, overlay, postgres, sql, subvolume};
@@ -127,10 +127,10 @@ pub struct Registry {
 /// Where classes of Python are started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassPlace {
-    /// The directory, in which modules are searched.
+    /// The directory in which they are started.
     pub directory: PathBuf,
-    /// Another one, in which they are searched too.
-    pub also: Option<PathBuf>,
+    /// The directories in which their modules are searched, after what is installed.
+    pub searched: Vec<PathBuf>,
 }
 
 impl Registry {
@@ -277,16 +277,16 @@ impl Registry {
         }
         match &self.place {
             Some((place, context)) if is_class(name) => {
-                let path = place.also.as_ref().map(|also| also.display().to_string());
                 let spec = ProgramSpec {
                     name: name.to_owned(),
-                    launch: ProgramLaunch::Class(name.to_owned()),
+                    launch: ProgramLaunch::Class(PythonClass {
+                        name: name.to_owned(),
+                        first: Vec::new(),
+                        last: place.searched.clone(),
+                    }),
                     directory: place.directory.clone(),
                     options: serde_json::Map::new(),
-                    env: path
-                        .map(|path| ("PYTHONPATH".to_owned(), Some(path)))
-                        .into_iter()
-                        .collect(),
+                    env: std::collections::BTreeMap::new(),
                     limits: std::collections::BTreeMap::new(),
                 };
                 Ok(self.classes.push(Registration::program(spec, context)))

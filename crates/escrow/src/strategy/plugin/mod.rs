@@ -40,7 +40,7 @@ pub use error::{PluginError, PluginFault};
 pub use fixture::PluginFixture;
 pub use handshake::METHODS;
 pub(in crate::strategy) use program::{Program, Unusable};
-pub use program::{ProgramContext, ProgramLaunch, ProgramSpec};
+pub use program::{ProgramContext, ProgramLaunch, ProgramSpec, PythonClass};
 
 use super::error::{Result, StrategyError};
 use super::{

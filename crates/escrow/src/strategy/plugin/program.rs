@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -36,8 +36,20 @@ const KEPT: [&str; 9] = [
 pub enum ProgramLaunch {
     /// A program and its arguments.
     Command(Vec<String>),
-    /// A class of Python, `module:ClassName`, through the SDK.
-    Class(String),
+    /// A class of Python, through the SDK.
+    Class(PythonClass),
+}
+
+/// A class of Python, and where its module is searched. The directory in which the program is started is not searched by itself: a
+/// file in it would stand for a part of Python, or for a module of the user's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PythonClass {
+    /// Its name, `module:ClassName`.
+    pub name: String,
+    /// Directories that are searched before what is installed.
+    pub first: Vec<PathBuf>,
+    /// Directories that are searched after that.
+    pub last: Vec<PathBuf>,
 }
 
 /// A strategy that is a program, as the configuration declares it.
@@ -274,11 +286,14 @@ impl Program {
         let words: Vec<OsString> = match &self.spec.launch {
             ProgramLaunch::Command(words) => words.iter().map(OsString::from).collect(),
             ProgramLaunch::Class(class) => {
-                let sdk = scratch.join(sdk::DIRECTORY).into_os_string();
-                prepend(&mut environment, "PYTHONPATH", sdk);
                 environment.push(("PYTHONDONTWRITEBYTECODE".into(), "1".into()));
-                let words = ["python3", "-m", "escrow_plugin", class.as_str()];
-                words.map(OsString::from).to_vec()
+                let mut words = ["python3", "-c", sdk::START].map(OsString::from).to_vec();
+                words.push(scratch.join(sdk::DIRECTORY).into());
+                words.push(class.name.as_str().into());
+                words.push(class.first.len().to_string().into());
+                let places = class.first.iter().chain(&class.last);
+                words.extend(places.map(OsString::from));
+                words
             }
         };
         let started = Process::start(&Launch {
@@ -333,15 +348,4 @@ impl Program {
             said,
         }
     }
-}
-
-/// Puts a path before those of a list.
-fn prepend(environment: &mut Vec<(OsString, OsString)>, name: &str, path: OsString) {
-    let mut value = path.into_vec();
-    if let Some(at) = environment.iter().position(|(one, _)| one == name) {
-        let (_, before) = environment.remove(at);
-        value.push(b':');
-        value.extend(before.into_vec());
-    }
-    environment.push((name.into(), OsString::from_vec(value)));
 }

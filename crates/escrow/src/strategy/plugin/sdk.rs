@@ -8,6 +8,15 @@ use crate::fs::{Cause, Dir, Result};
 /// What Python has to search, in the directory of the program.
 pub(super) const DIRECTORY: &str = "sdk";
 
+/// What Python runs: serves a class, of which it is given the directory of the SDK, the name, and where to search. The SDK comes
+/// first, and the working directory is not searched.
+pub(super) const START: &str = "import sys
+_, sdk, name, count, *places = sys.argv
+sys.path[:] = [sdk, *places[:int(count)], *filter(None, sys.path), *places[int(count):]]
+from escrow_plugin.server import main
+main(name)
+";
+
 const PACKAGE: &[u8] = b"escrow_plugin";
 
 /// The files of the package.
@@ -15,10 +24,6 @@ const FILES: &[(&str, &str)] = &[
     (
         "__init__.py",
         include_str!("../../../../../sdk/python/src/escrow_plugin/__init__.py"),
-    ),
-    (
-        "__main__.py",
-        include_str!("../../../../../sdk/python/src/escrow_plugin/__main__.py"),
     ),
     (
         "errors.py",
