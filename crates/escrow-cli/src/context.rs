@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use escrow::error::Error;
 use escrow::manager::Manager;
+use escrow::model::PlanId;
 use escrow::model::text::Location;
 use escrow::run::{Attached, Console};
 use escrow::{Plan, Resource};
@@ -111,17 +112,26 @@ impl Context {
         words: &'a [OsString],
         ui: &Ui,
     ) -> Result<(Plan, &'a [OsString]), Failure> {
-        let typed = words.first().and_then(|word| word.to_str());
-        let named = typed.map(|typed| self.manager.resolve_plan(Some(typed), &self.directory));
-        match named {
-            Some(Ok(plan)) => Ok((plan, &words[1..])),
-            Some(Err(error @ Error::AmbiguousPlan { .. })) => Err(error.into()),
-            // A word that is no plan is a path, if there is a plan that it can be one of.
-            Some(Err(error)) => match self.plan(None, ui) {
-                Ok(plan) => Ok((plan, words)),
-                Err(_) => Err(error.into()),
-            },
-            None => Ok((self.plan(None, ui)?, words)),
+        let Some(typed) = words.first().and_then(|word| word.to_str()) else {
+            return Ok((self.plan(None, ui)?, words));
+        };
+        let named = self.manager.resolve_plan(Some(typed), &self.directory);
+        // The beginning of a name, or of an id, is a plan where it is no path.
+        let is_path = match &named {
+            Ok(plan) => plan.name != typed && plan.id.to_string() != typed && exists(&words[0]),
+            Err(Error::AmbiguousPlan { .. }) => exists(&words[0]),
+            Err(Error::UnknownPlan { .. }) => {
+                !typed.starts_with(PlanId::PREFIX) || exists(&words[0])
+            }
+            Err(_) => false,
+        };
+        if !is_path {
+            return Ok((named?, &words[1..]));
+        }
+        // A path of the plan that is open here, if there is one.
+        match (self.plan(None, ui), named) {
+            (Ok(plan), _) => Ok((plan, words)),
+            (Err(_), named) => Ok((named?, &words[1..])),
         }
     }
 

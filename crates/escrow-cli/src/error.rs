@@ -138,6 +138,11 @@ impl Failure {
         self
     }
 
+    /// What went wrong, on a line.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The error as a document.
     pub(crate) fn document(&self) -> Value {
         let details = self.details.clone();

@@ -119,6 +119,40 @@ impl RunOptions {
         // What is wrong with what was typed is said before anything is made.
         let environment = self.environment()?;
         let report = self.report.as_deref().map(ReportFile::create).transpose()?;
+        let mut done = self.carry_out(command, environment, context, ui);
+        if let Some(mut report) = report {
+            let written = match &done {
+                Ok((_, answer)) => report.write(answer),
+                Err(failure) => report.write(&failure.document()),
+            };
+            done = match (written, done) {
+                (Err(failure), Ok((0, answer))) => Err(failure.beside(answer)),
+                // Why the command failed matters more.
+                (Err(failure), done) => {
+                    ui.notice(failure.message());
+                    done
+                }
+                (Ok(()), done) => done,
+            };
+        }
+        let (status, answer) = done?;
+        if ui.is_json() {
+            ui.document(&answer);
+        }
+        match status {
+            0 => Ok(()),
+            status => Err(Failure::ended(status)),
+        }
+    }
+
+    /// Runs a command in a plan; gives the status to end with, and the document.
+    fn carry_out(
+        &self,
+        command: &[OsString],
+        environment: Vec<(OsString, OsString)>,
+        context: &Context,
+        ui: &Ui,
+    ) -> Result<(i32, Value), Failure> {
         let (plan, made) = self.choose_plan(context, ui)?;
         let session = RunSession {
             options: self,
@@ -136,7 +170,7 @@ impl RunOptions {
         });
         context.tell_notices(ui);
         if let Err(error) = ready {
-            session.keep_or_drop()?;
+            session.keep_or_drop();
             return Err(error.into());
         }
         let request = RunRequest {
@@ -160,7 +194,7 @@ impl RunOptions {
         let status = match ended {
             Ok(ended) => ended.status(),
             Err(error) => {
-                session.keep_or_drop()?;
+                session.keep_or_drop();
                 let status = match &error {
                     Error::Run(error) => Some(error.command_status().unwrap_or(125)),
                     _ => None,
@@ -182,20 +216,9 @@ impl RunOptions {
             "conflicts": [],
         });
         let done = session.end(status, &mut answer);
-        let done = done.map_err(|failure| failure.beside(answer.clone()));
-        if let Some(mut report) = report {
-            match &done {
-                Ok(_) => report.write(&answer)?,
-                Err(failure) => report.write(&failure.document())?,
-            }
-        }
-        let status = done?;
-        if ui.is_json() {
-            ui.document(&answer);
-        }
-        match status {
-            0 => Ok(()),
-            status => Err(Failure::ended(status)),
+        match done {
+            Ok(status) => Ok((status, answer)),
+            Err(failure) => Err(failure.beside(answer)),
         }
     }
 
@@ -287,14 +310,26 @@ struct RunSession<'a> {
 }
 
 impl RunSession<'_> {
-    /// Takes a plan away that was made for a command which never began; whatever a plan holds is kept.
-    fn keep_or_drop(&self) -> Result<(), Failure> {
-        match holds_changes(self.context, self.plan)? == Some(true) {
-            true => next(self.ui, self.plan),
-            false if self.made => drop(self.context.manager.take_away_unused(self.plan)?),
-            false => {}
+    /// Takes a plan away that was made for a command which never began; whatever a plan holds is kept. What fails is said beside
+    /// the reason for which the command did not begin.
+    fn keep_or_drop(&self) {
+        let dropped = match holds_changes(self.context, self.plan) {
+            Ok(Some(true)) => {
+                next(self.ui, self.plan);
+                Ok(())
+            }
+            Ok(_) if self.made => {
+                let taken = self.context.manager.take_away_unused(self.plan);
+                taken.map(drop).map_err(Failure::from)
+            }
+            held => held.map(drop),
+        };
+        if let Err(failure) = dropped {
+            let name = &self.plan.name;
+            let why = failure.message();
+            self.ui
+                .notice(&format!("the plan {name} is still there: {why}"));
         }
-        Ok(())
     }
 
     /// What is done when the command has ended; gives the status to end with.

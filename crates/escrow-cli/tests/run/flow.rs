@@ -200,6 +200,25 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
         serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("a document");
     assert_eq!(written, refused);
     cli.fails("run --report /no/such/report -- touch never", 2);
+    // What fails before the command begins is in the report too, and a report that cannot be written hides nothing.
+    let none = cli.expect(
+        "--json run --plan none --report ../report.json -- true",
+        125,
+    );
+    let written = std::fs::read_to_string(&report).expect("a report");
+    assert_eq!(written, none.stdout_text());
+    has(&written, ["no plan 'none'"]);
+    let full = cli.expect(inside("run --new --report /dev/full", "exit 7"), 7);
+    has(&full.stderr_text(), ["cannot write the report '/dev/full'"]);
+    let full = cli.fails("run --plan none --report /dev/full -- true", 125);
+    has(
+        &full,
+        ["no plan 'none'", "cannot write the report '/dev/full'"],
+    );
+    has(
+        &cli.fails("run --new --report /dev/full -- true", 125),
+        ["cannot write the report '/dev/full'"],
+    );
 }
 
 #[test]
@@ -242,6 +261,13 @@ fn a_diff_of_paths_shows_what_changed_there() {
     lacks(&cli.ok("diff --patch a.txt"), ["src/new"]);
     cli.says("diff --name-only src/main.rs", "");
     has(&cli.fails("diff tpyo", 1), ["no plan 'tpyo'"]);
+    // A path is not the plan whose name begins so; an id that is wrong is not taken for a path.
+    std::fs::create_dir(world.at("app/ap")).expect("there is room");
+    cli.says("diff --name-only ap", "");
+    has(
+        &cli.fails("diff plan_01nothing", 1),
+        ["no plan 'plan_01nothing'"],
+    );
     // The digest is that of everything.
     assert!(json(&cli, "diff app src")["digest"].is_null());
 }
