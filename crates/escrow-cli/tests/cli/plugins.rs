@@ -224,9 +224,9 @@ fn a_type_of_a_tree_starts_no_program_and_takes_no_isolation_away() {
     .into_iter()
     .enumerate()
     {
-        let app = world.dir(&format!("tree{number}"));
+        let app = world.dir(format!("tree{number}"));
         write(
-            world.dir(&format!("tree{number}/sub")).join("file"),
+            world.dir(format!("tree{number}/sub")).join("file"),
             "old\n",
         );
         write(app.join("evil.py"), EVIL);

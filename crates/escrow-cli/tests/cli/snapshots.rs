@@ -158,6 +158,10 @@ fn a_snapshot_lives_and_goes() {
         cli.ok("rollback try");
         assert_eq!(diff(""), "", "{who:?}");
         assert_eq!(cli.ok("read try app a.txt"), "one\ntwo\n");
+        // Subvolumes that were made in it, and closed, go too.
+        let make = "btrfs -q subvolume create shut; chmod 0 shut; btrfs -q subvolume create frozen; \
+            touch frozen/x; chmod 555 frozen; btrfs property set frozen ro true";
+        scene.work(who, make);
         cli.ok("cleanup try --yes");
         cli.ok("gc");
         assert_eq!(scene.world.areas(), [""; 0], "{who:?}");

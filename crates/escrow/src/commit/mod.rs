@@ -84,7 +84,7 @@ use crate::model::{IdSource, JournaledWork, Phase};
 use crate::store::{JournalEntry, Plan, Resource, SandboxRecord, Store};
 use crate::strategy::{
     Capabilities, Intent, Outcome, Registry, Sandbox as OpenSandbox, Session, Strategy,
-    StrategyError,
+    StrategyError, Target,
 };
 
 /// What a commit works with.
@@ -117,6 +117,8 @@ pub type Settled = BTreeMap<String, Outcome>;
 pub(crate) struct Member {
     pub(crate) sandbox: SandboxRecord,
     pub(crate) resource: Resource,
+    /// The resource as its strategy is given it, with the options of the configuration.
+    target: Target,
     /// How deep the resource lies in the graph of resources: children are deeper than parents.
     pub(crate) depth: usize,
     strategy: Arc<dyn Strategy>,
@@ -127,12 +129,14 @@ impl Member {
         engine: &CommitEngine<'_>,
         sandbox: SandboxRecord,
         resource: Resource,
+        target: Target,
         depth: usize,
     ) -> Result<Self> {
         let strategy = Arc::clone(engine.registry.of(&sandbox.reference)?);
         Ok(Self {
             sandbox,
             resource,
+            target,
             depth,
             strategy,
         })

@@ -12,7 +12,7 @@ use crate::model::text::Location;
 use crate::model::{ResourceType, ResourceTypes, plan};
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
-use crate::strategy::plugin::METHODS;
+use crate::strategy::plugin::methods;
 use crate::strategy::registry::is_class;
 
 type Checked<T> = Result<T, ConfigError>;
@@ -177,10 +177,10 @@ impl Checker<'_> {
             return Ok(());
         };
         for method in limits.keys() {
-            if method != "*" && !METHODS.contains(&method.as_str()) {
+            if method != "*" && !methods().any(|one| one == method) {
                 let path = format!("{path}.timeout.{method}");
                 let what = format!("there is no method '{method}'");
-                let known = METHODS.map(str::to_owned).to_vec();
+                let known = methods().map(str::to_owned).collect();
                 return Err(self.places.unknown(&path, what, method, known));
             }
         }

@@ -86,7 +86,10 @@ impl Manager {
         let graph = ResourceGraph::new(&resources);
         let member = |view: SandboxView| {
             let depth = graph.depth(&view.resource);
-            Member::new(engine, view.sandbox, view.resource, depth)
+            let reference = &view.sandbox.reference;
+            let target =
+                self.target(reference.plan_id, &view.resource, &reference.strategy_name)?;
+            Member::new(engine, view.sandbox, view.resource, target, depth)
         };
         views.into_iter().map(member).collect()
     }

@@ -18,6 +18,7 @@ use crate::model::{
     Action, Change, DiffView, PlanDigest, PlanState, ResourcePath, SandboxState, Scope,
 };
 use crate::store::{Plan, Resource};
+use crate::strategy::registry::Registration;
 use crate::strategy::{Access, Exposes, QueryResult, Sandbox, Session, StrategyError, unsupported};
 
 /// What one sandbox changed.
@@ -294,9 +295,13 @@ impl Manager {
         let Ok(registry) = self.registry_for(reference) else {
             return Vec::new();
         };
-        match registry.of(reference) {
-            Ok(strategy) if view.sandbox.state.is_readable() => strategy.remarks(reference),
-            _ => Vec::new(),
+        // No program is started only to ask it that (rule X3).
+        let started = registry.named(&reference.strategy_name);
+        match started.is_ok_and(Registration::is_started) && view.sandbox.state.is_readable() {
+            true => {
+                (registry.of(reference)).map_or_else(|_| Vec::new(), |one| one.remarks(reference))
+            }
+            false => Vec::new(),
         }
     }
 

@@ -28,7 +28,8 @@ impl Manager {
             answer => answer?,
         };
         for view in self.live_sandboxes(&plan)? {
-            let strategy = self.registry().of(&view.sandbox.reference)?;
+            let reference = &view.sandbox.reference;
+            let strategy = self.registry_for(reference)?.of(reference)?;
             if !strategy.capabilities().isolates {
                 return Ok(None);
             }

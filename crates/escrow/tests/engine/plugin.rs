@@ -122,6 +122,14 @@ impl Mixed {
     }
 }
 
+/// How many copies of the document there are.
+fn copies(place: &Path) -> usize {
+    let all = std::fs::read_dir(place).expect("it is there").flatten();
+    let copy = |name: &str| name.starts_with("document.");
+    all.filter(|one| copy(&one.file_name().to_string_lossy()))
+        .count()
+}
+
 /// The processes that belong to a place, and their children.
 fn running(place: &Path) -> Vec<String> {
     let place = place.display().to_string();
@@ -135,7 +143,9 @@ fn running(place: &Path) -> Vec<String> {
 /// Whether a child has no command line any more and has not ended yet: it gives up its memory before its files.
 fn child_is_ending() -> bool {
     let all = std::fs::read_dir("/proc").expect("it is there").flatten();
-    let stats = all.filter_map(|one| std::fs::read_to_string(one.path().join("stat")).ok());
+    let read = |one: &std::fs::DirEntry, name: &str| std::fs::read(one.path().join(name)).ok();
+    let bare = all.filter(|one| read(one, "cmdline").is_some_and(|line| line.is_empty()));
+    let stats = bare.filter_map(|one| std::fs::read_to_string(one.path().join("stat")).ok());
     let own = std::process::id().to_string();
     stats
         .filter_map(|stat| Some(stat.rsplit_once(") ")?.1.to_owned()))
@@ -217,7 +227,10 @@ fn every_message_of_both_sides_is_in_the_schema() {
 #[test]
 fn a_directory_and_a_program_are_one_plan() {
     let world = World::new();
-    let mixed = Mixed::new(world.path());
+    let methods = ["prepare", "undo", "preview", "finish", "check_undo"];
+    let told = json!({"methods": methods, "needs": "its options"});
+    let mixed = Mixed::begin(world.path(), &told).expect("both can be sandboxed");
+    mixed.write("new").expect("both can be written");
     let manager = &mixed.manager;
     let first = manager.create_checkpoint(&mixed.plan, Some("first"), &Unobserved);
     let first = first.expect("both can be kept");
@@ -228,6 +241,7 @@ fn a_directory_and_a_program_are_one_plan() {
     assert_eq!(mixed.originals(), ["old", "old"]);
     mixed.commit().expect("nothing is in the way");
     assert_eq!(mixed.originals(), ["new", "new"]);
+    assert_eq!(copies(world.path()), 0, "the sandbox was not cleaned up");
     drop(mixed);
     let mixed = Mixed::again(world.path());
     // Nothing was asked of it yet, so it does not run.
@@ -264,6 +278,53 @@ fn a_program_is_not_started_by_what_does_not_need_it() {
         .err()
         .expect("it ends at once");
     assert!(mark.exists());
+    drop(manager);
+    // Nor by looking at a plan in which it has a sandbox.
+    let world = World::new();
+    let mark = world.path().join("started");
+    drop(Mixed::new(world.path()));
+    declare(
+        world.path(),
+        &json!({"verb": "initialize", "mode": "exit", "once": mark}),
+    );
+    let mixed = Mixed::again(world.path());
+    let view = mixed.manager.view(mixed.plan.clone()).must("it is there");
+    assert_eq!(view.sandboxes.len(), 2);
+    for one in &view.sandboxes {
+        assert_eq!(mixed.manager.remarks(one), Vec::<String>::new());
+        mixed.manager.path_of(one).must("it may have one");
+    }
+    assert!(!mark.exists(), "it was started");
+}
+
+/// Keeps what is to be known.
+#[derive(Default)]
+struct Notices(std::sync::Mutex<Vec<String>>);
+
+impl escrow::event::Observer for Notices {
+    fn copied(&self, _: u64, _: u64) {}
+
+    fn notice(&self, what: String) {
+        self.0.lock().expect("no thread panicked").push(what);
+    }
+}
+
+// rule X1
+#[test]
+fn a_flood_of_messages_is_cut_and_counted() {
+    let world = World::new();
+    drop(Mixed::new(world.path()));
+    declare(
+        world.path(),
+        &json!({"verb": "rollback", "mode": "log_flood"}),
+    );
+    let (mixed, notices) = (Mixed::again(world.path()), Notices::default());
+    let done = mixed.manager.rollback(&mixed.plan, &notices);
+    done.must("it says much, and does it");
+    let told = notices.0.into_inner().expect("no thread panicked");
+    assert_eq!(told.len(), 21, "{told:?}");
+    assert!(told[19].contains("warning 19"), "{told:?}");
+    assert!(told[20].contains("980 more messages"), "{told:?}");
 }
 
 // rule X1, X2, P2
@@ -360,7 +421,8 @@ fn whatever_a_program_does_wrong_in_a_commit_nothing_is_half_done() {
         assert_eq!(mixed.originals(), ["new", "new"], "{mode}");
         drop(mixed);
         assert_eq!(running(world.path()), Vec::<String>::new(), "{mode}");
-        if let Ok(child) = std::fs::read_to_string(&note) {
+        if *mode == "children" {
+            let child = std::fs::read_to_string(&note).expect("it started one");
             let stat = std::fs::read_to_string(format!("/proc/{child}/stat"));
             let ended = stat.is_err() || stat.is_ok_and(|stat| stat.contains(" Z "));
             assert!(ended, "its child {child} still runs");
@@ -462,11 +524,7 @@ fn a_program_that_ends_in_any_method_leaves_a_plan_that_can_be_removed() {
         {
             manager.cleanup(&plan, false).must(verb);
         }
-        let left = std::fs::read_dir(world.path())
-            .expect("it is there")
-            .flatten();
-        let left = left.filter(|one| one.file_name().to_string_lossy().starts_with("document."));
-        assert_eq!(left.count(), 0, "{verb}");
+        assert_eq!(copies(world.path()), 0, "{verb}");
     }
 }
 
@@ -478,32 +536,38 @@ fn a_program_without_prepare_and_undo_is_the_irreversible_member() {
     let mixed = Mixed::begin(world.path(), &plain).expect("both can be sandboxed");
     mixed.write("new").expect("both can be written");
     drop(mixed);
-    // It answers with an error: nothing was done, and the directory is taken back.
+    // It says that nothing was done: the directory is taken back.
     declare(
         world.path(),
-        &json!({"methods": [], "verb": "commit", "mode": "error"}),
+        &json!({"methods": [], "verb": "commit", "mode": "refuse"}),
     );
     let mixed = Mixed::again(world.path());
     mixed.commit().expect_err("it does not want to");
     assert_eq!(mixed.originals(), ["old", "old"]);
     drop(mixed);
-    // It dies: nobody knows, and a person settles it.
-    declare(
-        world.path(),
-        &json!({"methods": [], "verb": "commit", "mode": "exit"}),
-    );
-    let mixed = Mixed::again(world.path());
-    let error = mixed.commit().expect_err("it ends");
-    assert!(matches!(error, Error::Forward { .. }), "{error}");
-    drop(mixed);
-    declare(world.path(), &plain);
-    let mixed = Mixed::again(world.path());
-    let settled = [("document".to_owned(), escrow::strategy::Outcome::NotDone)];
-    mixed
-        .manager
-        .recover_settled(&settled.into())
-        .must("settled");
-    assert_eq!(mixed.originals(), ["new", "new"]);
+    // It dies, or fails and does not say whether something was done: a person settles it.
+    for mode in ["exit", "error"] {
+        let world = World::new();
+        let mixed = Mixed::begin(world.path(), &plain).expect("both can be sandboxed");
+        mixed.write("new").expect("both can be written");
+        drop(mixed);
+        declare(
+            world.path(),
+            &json!({"methods": [], "verb": "commit", "mode": mode}),
+        );
+        let mixed = Mixed::again(world.path());
+        let error = mixed.commit().expect_err("it ends");
+        assert!(matches!(error, Error::Forward { .. }), "{mode}: {error}");
+        drop(mixed);
+        declare(world.path(), &plain);
+        let mixed = Mixed::again(world.path());
+        let settled = [("document".to_owned(), escrow::strategy::Outcome::NotDone)];
+        mixed
+            .manager
+            .recover_settled(&settled.into())
+            .must("settled");
+        assert_eq!(mixed.originals(), ["new", "new"], "{mode}");
+    }
 }
 
 /// Not a test of its own: what the sweeps below let go wrong.

@@ -91,7 +91,12 @@ def answer(method, params):
         save(own + ".base", load(at))
         return {"metadata": {"at": at, "own": own}}
     meta = params["ref"]["metadata"]
+    if method in ("finish", "check_undo"):
+        return {"conflicts": []} if params["commit_id"] else None
     if method == "cleanup":
+        # The options of the configuration come along.
+        if "needs" in OPTIONS and params["resource"]["options"].get("needs") != OPTIONS["needs"]:
+            raise Failure("damaged")
         if meta is not None:
             for end in ("", ".base"):
                 if os.path.exists(meta["own"] + end):
@@ -192,6 +197,12 @@ def misbehave(mode, call):
     if mode == "error":
         say({"id": number, "error": {"code": -32000, "message": "it does not want to\x1b[2J"}})
         return False
+    if mode == "refuse":
+        say({"id": number, "error": {"code": -32000, "message": "not now", "data": {"kind": "refused"}}})
+        return False
+    if mode == "log_flood":
+        for count in range(1000):
+            say({"method": "log", "params": {"level": "warning", "message": f"warning {count}"}})
     if mode == "stderr_flood":
         for _ in range(20000):
             sys.stderr.write("flood " * 20 + "\n")

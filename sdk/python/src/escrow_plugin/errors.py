@@ -43,6 +43,12 @@ class Outside(StrategyError):
         super().__init__(f"{path} leads out of the resource", path=path)
 
 
+class Refused(StrategyError):
+    """Nothing was done, for the reason that the message gives. Of `commit`, any other failure leaves open whether something was."""
+
+    kind = "refused"
+
+
 class Conflict(StrategyError):
     """The original changed meanwhile; nothing was done."""
 

@@ -289,7 +289,7 @@ def log(message: str, level: str = "info") -> None:
 def progress(entries: int = 0, bytes: int = 0) -> None:
     """So many more entries and bytes were copied."""
     if _current is not None:
-        _current.notify("progress", {"id": _current.call_id, "entries": entries, "bytes": bytes})
+        _current.notify("progress", {"entries": entries, "bytes": bytes})
 
 
 def check_cancelled() -> None:

@@ -10,7 +10,7 @@ use crate::fs::{Dir, FsError, Meta, Stamp, remove};
 use crate::model::ResourcePath;
 
 /// A private directory with an area for a sandbox and one for its commit.
-pub(super) struct FixtureDir {
+pub(in crate::strategy) struct FixtureDir {
     base: Dir,
     name: String,
     path: PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct FixtureDir {
 
 impl FixtureDir {
     /// A new one below `base`, an existing directory.
-    pub(super) fn new(base: &Path) -> Result<Self, String> {
+    pub(in crate::strategy) fn new(base: &Path) -> Result<Self, String> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!("conformance-{}-{number}", std::process::id());
@@ -41,26 +41,26 @@ impl FixtureDir {
         Ok(room)
     }
 
-    pub(super) fn open(&self) -> Result<Dir, FsError> {
+    pub(in crate::strategy) fn open(&self) -> Result<Dir, FsError> {
         self.base.subdir(self.name.as_bytes())
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::strategy) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn area(&self) -> &Path {
+    pub(in crate::strategy) fn area(&self) -> &Path {
         &self.area
     }
 
-    pub(super) fn area_entries(&self) -> Result<usize, String> {
+    pub(in crate::strategy) fn area_entries(&self) -> Result<usize, String> {
         let area = self.open().and_then(|dir| dir.subdir(b"area"));
         let entries = area.and_then(|area| area.entries()).map_err(text)?;
         Ok(entries.len())
     }
 
     /// Another directory for a commit.
-    pub(super) fn commit_area(&self) -> Result<Option<PathBuf>, String> {
+    pub(in crate::strategy) fn commit_area(&self) -> Result<Option<PathBuf>, String> {
         let name = format!("commit-{}", self.commits.get());
         self.commits.set(self.commits.get() + 1);
         let made = self
@@ -70,7 +70,7 @@ impl FixtureDir {
         Ok(Some(self.path.join(name)))
     }
 
-    pub(super) fn clear_commit_areas(&self) -> Result<(), String> {
+    pub(in crate::strategy) fn clear_commit_areas(&self) -> Result<(), String> {
         let dir = self.open().map_err(text)?;
         for number in 0..self.commits.get() {
             let name = format!("commit-{number}");

@@ -19,6 +19,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 pub use database::SqliteFixture;
+pub(in crate::strategy) use fixture_dir::FixtureDir;
 pub use killed::{MOMENTS, run_killed};
 pub use paths::{DirectoryFixture, FileFixture};
 

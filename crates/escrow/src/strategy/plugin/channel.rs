@@ -15,6 +15,9 @@ use crate::event::Observer;
 /// How long a program has to give a call up once it is told to.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How many messages of one call are passed on to the user.
+const NOTICES: u64 = 20;
+
 /// How often the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -93,6 +96,22 @@ impl Channel {
             }));
         }
         self.send(line);
+        let mut notices = 0;
+        let answer = self.answer(limit, observer, &mut notices);
+        if notices > NOTICES {
+            let more = notices - NOTICES;
+            observer.notice(format!("{more} more messages of its program are left out"));
+        }
+        answer
+    }
+
+    /// Waits for the answer to the call that was sent last.
+    fn answer(
+        &mut self,
+        limit: Duration,
+        observer: &dyn Observer,
+        notices: &mut u64,
+    ) -> Result<Value, CallFailure> {
         let started = Instant::now();
         // Set once it was told to give up, to why.
         let mut given_up: Option<(Instant, PluginFault)> = None;
@@ -132,7 +151,7 @@ impl Channel {
                 Ok(Some(received)) => received,
                 Err(()) => return Err(CallFailure::Broken(PluginFault::Ended(None))),
             };
-            match meaning(self.last, received, observer).map_err(CallFailure::Broken)? {
+            match meaning(self.last, received, observer, notices).map_err(CallFailure::Broken)? {
                 Meaning::Notification => {}
                 Meaning::Result(result) => return Ok(result),
                 Meaning::Error(error) => return Err(CallFailure::Answered(error)),
@@ -147,7 +166,12 @@ impl Channel {
 }
 
 /// What a line means while call `last` is under way.
-fn meaning(last: u64, received: Received, observer: &dyn Observer) -> Result<Meaning, PluginFault> {
+fn meaning(
+    last: u64,
+    received: Received,
+    observer: &dyn Observer,
+    notices: &mut u64,
+) -> Result<Meaning, PluginFault> {
     let broken = |what: String| Err(PluginFault::Protocol(what));
     let line = match received {
         Received::Line(line) => line,
@@ -172,7 +196,7 @@ fn meaning(last: u64, received: Received, observer: &dyn Observer) -> Result<Mea
         if message.id.is_some() {
             return broken(format!("it calls a method of the engine: {}", shown(&line)));
         }
-        notify(method, &message.params, observer);
+        notify(method, &message.params, observer, notices);
         return Ok(Meaning::Notification);
     }
     if message.id != Some(json!(last)) {
@@ -193,12 +217,15 @@ fn meaning(last: u64, received: Received, observer: &dyn Observer) -> Result<Mea
     }
 }
 
-/// Passes on what a program says beside its answers; what is not known is ignored.
-fn notify(method: &Value, params: &Value, observer: &dyn Observer) {
+/// Passes on what a program says beside its answers, the first messages of a call; what is not known is ignored.
+fn notify(method: &Value, params: &Value, observer: &dyn Observer, notices: &mut u64) {
     let text = |key: &str| params.get(key).and_then(Value::as_str).unwrap_or_default();
     match method.as_str() {
         Some("log") if matches!(text("level"), "warning" | "error") => {
-            observer.notice(shown(text("message").as_bytes()));
+            *notices += 1;
+            if *notices <= NOTICES {
+                observer.notice(shown(text("message").as_bytes()));
+            }
         }
         Some("progress") => {
             let number = |key: &str| params.get(key).and_then(Value::as_u64).unwrap_or_default();
@@ -270,7 +297,7 @@ mod tests {
         let (mut answers, mut faults) = (0, 0);
         for _ in 0..100_000 {
             let line = mutated(&mut numbers);
-            match meaning(7, Received::Line(line), &Unobserved) {
+            match meaning(7, Received::Line(line), &Unobserved, &mut 0) {
                 Ok(Meaning::Result(result)) => {
                     answers += 1;
                     // Whatever it is, it is read or refused.

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::conformance::{Case, Fixture};
+use super::super::conformance::{Case, Fixture, FixtureDir};
 use super::super::{Access, Target, TargetLocation};
 use super::program::Program;
 use super::{ask, base64, wire};
 use crate::event::Unobserved;
-use crate::fs::{Dir, remove};
+use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{Options, ResourceId, ResourcePath, SandboxId, SystemIdSource};
+use crate::model::{Options, ResourceId, ResourcePath, SystemIdSource};
 
 type Plain<T> = Result<T, String>;
 
@@ -28,9 +28,7 @@ pub struct PluginFixture {
 struct PluginCase {
     program: Arc<Program>,
     /// Everything of this case.
-    place: Dir,
-    name: String,
-    area: PathBuf,
+    room: FixtureDir,
     target: Target,
     known: (ResourcePath, Vec<u8>),
     absent: Option<ResourcePath>,
@@ -98,21 +96,15 @@ impl PluginFixture {
 
 impl Fixture for PluginFixture {
     fn fresh(&self) -> Plain<Box<dyn Case>> {
-        let name = SandboxId::new(&SystemIdSource).to_string();
-        let place = plain(Dir::open(&self.directory))?;
-        plain(place.make_dir(name.as_bytes(), 0o700))?;
-        let own = plain(place.subdir(name.as_bytes()))?;
-        for room in [&b"fixture"[..], b"area", b"commits"] {
-            plain(own.make_dir(room, 0o700))?;
-        }
+        let room = FixtureDir::new(&self.directory)?;
+        let own = plain(room.open())?;
+        plain(own.make_dir(b"fixture", 0o700))?;
         let at = Location::from(own.path().join("fixture"));
         let made: FixtureAnswer = call(&self.program, "fixture", json!({"directory": at}))?;
         let known = (made.known.path.clone(), bytes(&made.known)?);
         Ok(Box::new(PluginCase {
             program: Arc::clone(&self.program),
-            area: own.path().join("area"),
-            place,
-            name,
+            room,
             target: Target {
                 resource_id: ResourceId::new(&SystemIdSource),
                 name: "fixture".to_owned(),
@@ -132,21 +124,6 @@ impl Fixture for PluginFixture {
     }
 }
 
-impl PluginCase {
-    fn own(&self) -> Plain<Dir> {
-        plain(self.place.subdir(self.name.as_bytes()))
-    }
-}
-
-impl Drop for PluginCase {
-    fn drop(&mut self) {
-        // What cannot be removed lies in a directory that goes as a whole.
-        match remove::remove(&self.place, self.name.as_bytes()) {
-            Ok(()) | Err(_) => {}
-        }
-    }
-}
-
 impl Case for PluginCase {
     fn target(&self) -> Target {
         self.target.clone()
@@ -155,28 +132,22 @@ impl Case for PluginCase {
     fn area(&self) -> Option<&Path> {
         let known = self.program.known();
         let needed = known.is_some_and(|known| known.capabilities.area);
-        needed.then_some(&self.area)
+        needed.then_some(self.room.area())
     }
 
     fn area_entries(&self) -> Plain<usize> {
-        let area = plain(Dir::open(&self.area))?;
-        Ok(plain(area.entries())?.len())
+        self.room.area_entries()
     }
 
     fn commit_area(&self) -> Plain<Option<PathBuf>> {
-        if self.area().is_none() {
-            return Ok(None);
+        match self.area() {
+            Some(_) => self.room.commit_area(),
+            None => Ok(None),
         }
-        let commits = plain(self.own()?.subdir(b"commits"))?;
-        let name = SandboxId::new(&SystemIdSource).to_string();
-        plain(commits.make_dir(name.as_bytes(), 0o700))?;
-        Ok(Some(commits.path().join(name)))
     }
 
     fn clear_commit_areas(&self) -> Plain<()> {
-        let own = self.own()?;
-        plain(remove::remove(&own, b"commits"))?;
-        plain(own.make_dir(b"commits", 0o700))
+        self.room.clear_commit_areas()
     }
 
     fn known(&self) -> (ResourcePath, Vec<u8>) {

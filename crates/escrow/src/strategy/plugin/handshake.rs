@@ -6,18 +6,8 @@ use serde_json::{Value, json};
 use super::super::registry::VERBS;
 use super::super::{Base, Capabilities, Checkpoints, Exposes};
 
-/// Every method of the protocol.
-pub const METHODS: [&str; 23] = [
-    "initialize",
-    "create",
-    "read",
-    "write",
-    "diff",
-    "commit",
-    "rollback",
-    "checkpoint",
-    "restore_checkpoint",
-    "cleanup",
+/// What a program may have beside the nine verbs.
+const OPTIONAL: [&str; 13] = [
     "probe",
     "preview",
     "prepare",
@@ -33,6 +23,11 @@ pub const METHODS: [&str; 23] = [
     "fixture_change",
 ];
 
+/// Every method of the protocol.
+pub fn methods() -> impl Iterator<Item = &'static str> {
+    ["initialize"].into_iter().chain(VERBS).chain(OPTIONAL)
+}
+
 /// The version of the protocol that is spoken here.
 pub(super) const VERSION: u64 = 1;
 
@@ -47,7 +42,6 @@ pub(in crate::strategy) struct Handshake {
 
 #[derive(Deserialize)]
 struct WireHandshake {
-    protocol_version: u64,
     methods: Vec<String>,
     #[serde(default)]
     capabilities: WireCapabilities,
@@ -108,7 +102,6 @@ impl Handshake {
         }
         let wire: WireHandshake = serde_json::from_value(answer.clone())
             .map_err(|error| says(format!("what it says of itself cannot be read: {error}")))?;
-        debug_assert_eq!(wire.protocol_version, VERSION);
         let has = |method: &str| wire.methods.iter().any(|one| one == method);
         let lacks = VERBS.into_iter().filter(|verb| !has(verb));
         let lacks: Vec<String> = lacks.map(str::to_owned).collect();

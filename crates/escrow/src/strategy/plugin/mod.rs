@@ -38,7 +38,7 @@ use serde_json::{Value, json};
 
 pub use error::{PluginError, PluginFault};
 pub use fixture::PluginFixture;
-pub use handshake::METHODS;
+pub use handshake::methods;
 pub(in crate::strategy) use program::{Program, Unusable};
 pub use program::{ProgramContext, ProgramLaunch, ProgramSpec, PythonClass};
 
@@ -74,10 +74,16 @@ enum StoredIntent {
     },
 }
 
+impl StoredIntent {
+    fn is_restore(&self) -> bool {
+        matches!(self, Self::Restore { .. })
+    }
+}
+
 /// A strategy that is a program.
 pub(in crate::strategy) struct Plugin {
     program: Arc<Program>,
-    /// Commits that the program refused by an answer: it says that it did nothing.
+    /// Commits that the program refused by an answer that says that nothing was done.
     refused: Mutex<BTreeSet<String>>,
 }
 
@@ -183,8 +189,8 @@ fn restore(
     to: &Snapshot,
     observer: &dyn Observer,
 ) -> Result<()> {
-    let (reference, area) = wire::reference(sandbox)?;
-    let params = json!({"ref": reference, "area": area, "checkpoint_id": to});
+    let (reference, stored) = wire::reference(sandbox)?;
+    let params = json!({"ref": reference, "area": stored.area, "checkpoint_id": to});
     tell(program, "restore_checkpoint", &params, observer)
 }
 
@@ -289,9 +295,11 @@ impl Strategy for Plugin {
                 answer.map(drop).map_err(|failed| match failed {
                     Failed::Broken(error) => StrategyError::Plugin(Box::new(error)),
                     Failed::Answered(answered) => {
-                        let mut refused =
-                            self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-                        refused.insert(commit_id.clone());
+                        if answered.did_nothing() {
+                            let mut refused =
+                                self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                            refused.insert(commit_id.clone());
+                        }
                         wire::error(&self.program, "commit", None, &answered)
                     }
                 })
@@ -333,10 +341,11 @@ impl Strategy for Plugin {
     }
 
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
-        if !self.has("check_undo") {
+        let stored: StoredIntent = wire::parse(&intent.0)?;
+        if !self.has("check_undo") || stored.is_restore() {
             return Ok(Vec::new());
         }
-        let params = commit_params(&wire::parse(&intent.0)?)?;
+        let params = commit_params(&stored)?;
         let verb = "check_undo";
         let answer: ConflictsAnswer = ask(&self.program, verb, None, &params, &Unobserved)?;
         Ok(answer.conflicts.into_iter().map(Conflict::from).collect())
@@ -345,7 +354,7 @@ impl Strategy for Plugin {
     fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
         let notes = Vec::new();
         let mut stored: StoredIntent = wire::parse(&intent.0)?;
-        if !self.has("finish") {
+        if !self.has("finish") || stored.is_restore() {
             return Ok(FinishedCommit { intent, notes });
         }
         let params = commit_params(&stored)?;
@@ -360,9 +369,9 @@ impl Strategy for Plugin {
     }
 
     fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
-        let (reference, area) = wire::reference(sandbox)?;
+        let (reference, stored) = wire::reference(sandbox)?;
         let resource = wire::resource(target);
-        let params = json!({"ref": reference, "area": area, "resource": resource});
+        let params = json!({"ref": reference, "area": stored.area, "resource": resource});
         tell(&self.program, "cleanup", &params, &Unobserved)
     }
 }

@@ -21,8 +21,8 @@ use crate::run::program::{die_with_this_thread, program};
 /// The longest line that is read from a program, and written to it.
 pub(super) const LONGEST: usize = 16 * 1024 * 1024;
 
-/// How many messages wait to be read before the program waits.
-const WAITING: usize = 64;
+/// How many messages wait to be read before the program waits; each may be as long as any.
+const WAITING: usize = 2;
 
 /// How many lines of stderr are kept.
 const LINES: usize = 20;

@@ -96,13 +96,12 @@ fn view(changes: Vec<WireChange>) -> DiffView {
 
 impl PluginSandbox {
     pub(super) fn open(program: Arc<Program>, sandbox: &SandboxRef) -> Result<Self> {
-        let (reference, area) = wire::reference(sandbox)?;
-        let stored: wire::StoredMetadata = wire::parse(&sandbox.metadata)?;
+        let (reference, stored) = wire::reference(sandbox)?;
         Ok(Self {
             program,
             sandbox: sandbox.clone(),
             reference,
-            area,
+            area: stored.area,
             at: stored.at,
         })
     }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use crate::fs::{Cause, Dir, Result};
+use crate::fs::{Dir, Result};
 
 /// What Python has to search, in the directory of the program.
 pub(super) const DIRECTORY: &str = "sdk";
@@ -54,11 +54,7 @@ pub(super) fn unpack(scratch: &Path) -> Result<()> {
         // It is needed for as long as this process lives, so it need not be durable.
         let mut file = package.create(name.as_bytes(), 0o600)?;
         let written = file.write_all(text.as_bytes());
-        written.map_err(|error| {
-            let errno = rustix::io::Errno::from_io_error(&error);
-            let errno = errno.unwrap_or(rustix::io::Errno::IO);
-            package.error("write", name.as_bytes(), Cause::Os(errno))
-        })?;
+        written.map_err(|error| package.io_error("write", name.as_bytes(), &error))?;
     }
     Ok(())
 }

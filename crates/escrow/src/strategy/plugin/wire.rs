@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::error::StrategyError;
-use super::super::{PreviewNote, Target, TargetLocation};
+use super::super::{PreviewNote, Target, TargetLocation, unsupported};
 use super::channel::WireError;
 use super::error::{PluginFault, shown};
 use super::program::Program;
@@ -16,7 +16,7 @@ use crate::model::{
 };
 
 /// The metadata of a sandbox, as it is stored: the program's own, and its area.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct StoredMetadata {
     pub(super) plugin: Value,
     pub(super) area: Option<Location>,
@@ -25,20 +25,20 @@ pub(super) struct StoredMetadata {
     pub(super) at: Option<Location>,
 }
 
-/// The reference to a sandbox, as a program sees it, and its area.
-pub(super) fn reference(sandbox: &SandboxRef) -> Result<(Value, Option<Location>), StrategyError> {
-    let stored: Option<StoredMetadata> = match sandbox.metadata.is_null() {
-        true => None,
-        false => Some(parse(&sandbox.metadata)?),
+/// The reference to a sandbox, as a program sees it, and what else is stored with it.
+pub(super) fn reference(sandbox: &SandboxRef) -> Result<(Value, StoredMetadata), StrategyError> {
+    // One that was never finished has none.
+    let mut stored = match sandbox.metadata.is_null() {
+        true => StoredMetadata::default(),
+        false => parse(&sandbox.metadata)?,
     };
-    let (metadata, area) = stored.map_or((Value::Null, None), |one| (one.plugin, one.area));
     let reference = json!({
         "plan_id": sandbox.plan_id,
         "resource_id": sandbox.resource_id,
         "strategy_name": sandbox.strategy_name,
-        "metadata": metadata,
+        "metadata": stored.plugin.take(),
     });
-    Ok((reference, area))
+    Ok((reference, stored))
 }
 
 /// Reads what was once stored.
@@ -140,6 +140,24 @@ impl From<WireRemark> for PreviewNote {
     }
 }
 
+impl WireError {
+    /// JSON-RPC: there is no such method.
+    const NO_METHOD: i64 = -32601;
+
+    fn kind(&self) -> Option<&str> {
+        match self.data.get("kind").and_then(Value::as_str) {
+            None if self.code == Self::NO_METHOD => Some("unsupported"),
+            kind => kind,
+        }
+    }
+
+    /// Whether it says that nothing was done: a failure of any other kind may have come in the middle.
+    pub(super) fn did_nothing(&self) -> bool {
+        let kinds = ["refused", "conflict", "gone", "replaced", "unsupported"];
+        self.kind().is_some_and(|kind| kinds.contains(&kind))
+    }
+}
+
 /// An error that a program answered with, as the engine knows it.
 pub(super) fn error(
     program: &Program,
@@ -147,14 +165,12 @@ pub(super) fn error(
     about: Option<&ResourcePath>,
     answered: &WireError,
 ) -> StrategyError {
-    /// JSON-RPC: there is no such method.
-    const NO_METHOD: i64 = -32601;
     let text = |key: &str| answered.data.get(key).and_then(Value::as_str);
     let named = text("path").and_then(|path| ResourcePath::parse(path.as_bytes()).ok());
     let path = named.or_else(|| about.cloned()).unwrap_or_default();
     let message = shown(answered.message.as_bytes());
     let original = Location::from_bytes(text("original").unwrap_or_default().as_bytes());
-    match text("kind") {
+    match answered.kind() {
         Some("not_there") => StrategyError::NotThere { path },
         Some("not_a_file") => StrategyError::NotAFile {
             path,
@@ -175,20 +191,11 @@ pub(super) fn error(
         Some("gone") => StrategyError::Gone { original },
         Some("replaced") => StrategyError::Replaced { original },
         Some("damaged") => StrategyError::Damaged { what: message },
-        Some("unsupported") => unsupported(program, verb, message),
-        _ if answered.code == NO_METHOD => unsupported(program, verb, message),
+        Some("unsupported") => unsupported(&program.spec.name, verb, &message),
         _ => StrategyError::Plugin(Box::new(program.error(
             verb,
             PluginFault::Answered(message),
             Vec::new(),
         ))),
-    }
-}
-
-fn unsupported(program: &Program, verb: &str, why: String) -> StrategyError {
-    StrategyError::Unsupported {
-        strategy: program.spec.name.clone(),
-        what: verb.to_owned(),
-        why,
     }
 }
