@@ -86,8 +86,11 @@ pub(crate) struct RunOptions {
     /// Lay a layer over the home directory that is thrown away, whatever the configuration says
     #[arg(long, overrides_with = "no_scratch")]
     scratch: bool,
+    /// Let the command make user namespaces of its own, as bubblewrap, browsers and container engines do
+    #[arg(long)]
+    allow_userns: bool,
     /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
-    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network"])]
+    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "allow_userns"])]
     unconfined: bool,
     /// Set a variable for the command; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE")]
@@ -181,6 +184,7 @@ impl RunOptions {
             },
             writable: self.writable.clone(),
             network: self.network.map(|network| network == NetworkArg::Host),
+            userns: self.allow_userns.then_some(true),
             output: match ui.is_json() {
                 true => Output::Error,
                 false => Output::Own,

@@ -38,10 +38,23 @@ impl Scene {
         self.cli.run(in_try(script))
     }
 
-    /// Runs a script inside that must say exactly this.
+    /// The same where user namespaces are allowed.
+    pub(crate) fn run_nesting(&self, script: &str) -> Outcome {
+        self.cli
+            .run(inside("run --plan try --allow-userns", script))
+    }
+
+    /// Runs a script inside that must say exactly this, also where user namespaces are allowed.
     #[track_caller]
     pub(crate) fn says(&self, script: &str, expected: &str) {
-        let outcome = self.run(script);
+        self.says_so(&self.run(script), script, expected);
+        if script.contains("unshare") {
+            self.says_so(&self.run_nesting(script), script, expected);
+        }
+    }
+
+    #[track_caller]
+    fn says_so(&self, outcome: &Outcome, script: &str, expected: &str) {
         let found = outcome.stdout_text();
         assert_eq!(found, expected, "{script}: {}", outcome.stderr_text());
     }
@@ -333,11 +346,12 @@ fn the_supervisor_can_be_neither_seen_nor_killed_nor_traced() {
         unshare -Ur ./trace $PPID
         echo still here
     "#;
-    let outcome = scene.run(script);
-    // Process 1, the monitor and this shell.
-    let expected = "3\nstill here\n";
-    assert_eq!(outcome.stdout_text(), expected, "{}", outcome.stderr_text());
-    assert_eq!(outcome.status, 0);
+    for outcome in [scene.run(script), scene.run_nesting(script)] {
+        // Process 1, the monitor and this shell.
+        let expected = "3\nstill here\n";
+        assert_eq!(outcome.stdout_text(), expected, "{}", outcome.stderr_text());
+        assert_eq!(outcome.status, 0);
+    }
     scene.unharmed();
 }
 

@@ -52,11 +52,11 @@ pub(crate) fn handed_out(
 ) -> (Vec<OwnedFd>, String) {
     let (ours, theirs) = UnixStream::pair().expect("there are sockets");
     // A namespace of its own has mounts of its own.
-    let (way, how) = match how.strip_prefix("nested ") {
-        Some(how) => ("unshare -Um ./send", how),
-        None => ("./send", how),
+    let (line, way, how) = match how.strip_prefix("nested ") {
+        Some(how) => ("run --plan try --allow-userns", "unshare -Um ./send", how),
+        None => ("run --plan try", "./send", how),
     };
-    let mut command = cli.command(in_try(&format!("{WORK} {way} {how}")));
+    let mut command = cli.command(inside(line, &format!("{WORK} {way} {how}")));
     command
         .current_dir(&scene.app)
         .stdin(Stdio::from(OwnedFd::from(theirs)))

@@ -85,7 +85,7 @@ fn c6_files_of_an_inner_root_arrive_as_the_users() {
         let scene = Scene::new(strategy);
         let inner = "id -u; mkdir d; echo x > d/f; ln -s f d/l; chown 0:0 d d/f; chown -h 0:0 d/l
             chown 1:1 d/f 2>/dev/null && echo became another user; echo y >> a.txt; chmod 4755 d/f";
-        let outcome = scene.run(&format!("unshare -Ur sh -c '{inner}'"));
+        let outcome = scene.run_nesting(&format!("unshare -Ur sh -c '{inner}'"));
         if is_root() {
             // Not even that: without the capability for it, root cannot be mapped.
             assert_eq!(outcome.stdout_text(), "");

@@ -49,7 +49,7 @@ fn a_disk_cannot_be_written_through_a_node_elsewhere() {
 }
 
 /// The test user, with a home and a state of its own, in an `app` of its own.
-fn user_of(scene: &Scene) -> Cli {
+pub(crate) fn user_of(scene: &Scene) -> Cli {
     let world = &scene.world;
     let (app, home, state) = (
         world.dir("their/app"),

@@ -127,7 +127,7 @@ fn processes_inside_do_not_notice_the_pause() {
     let (_world, cli) = planned("overlay");
     const WORK: &str = "set -m; sleep 1000 & sleep 1000 & kill -STOP %2; sleep 0.1; echo ready; \
         read line; jobs; kill -KILL %1 %2; unshare -Ur true 2>/dev/null; echo over";
-    let mut line = words("run --plan try -- bash -c");
+    let mut line = words("run --plan try --allow-userns -- bash -c");
     line.push(WORK.into());
     let mut shell = Running::ready(cli.clone().env("LC_ALL", "C").command(line));
     for _ in 0..5 {

@@ -268,7 +268,7 @@ fn a_mapped_group_gives_the_command_nothing() {
         &cli,
         &granting(&format!("tester:{SHARED}:1\ntester:{OTHER}:1\n")),
     );
-    let said = cli.ok(inside("run --strategy overlay --rollback", &format!(
+    let said = cli.ok(inside("run --strategy overlay --allow-userns --rollback", &format!(
         "cat /proc/self/setgroups; grep -E '^(Groups|Cap(Prm|Eff|Bnd|Amb)|NoNewPrivs)' /proc/self/status
          tr -s ' ' < /proc/self/gid_map
          try() {{ if \"$@\" 2> /dev/null; then echo \"GOT $*\"; fi; }}

@@ -10,6 +10,7 @@ mod attacks;
 mod attacks_descriptors;
 mod attacks_expected;
 mod attacks_files;
+mod attacks_kernel;
 mod attacks_root;
 mod checkpoints;
 mod flow;

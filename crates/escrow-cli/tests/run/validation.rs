@@ -148,9 +148,9 @@ fn a_validation_that_was_killed_leaves_nothing() {
 #[test]
 fn a_validation_changes_nothing_of_the_plan() {
     as_user_too();
-    let rules = "validate:\n  - 'grep -q new ../one.txt && grep -q tool ~/.tool && grep -q early early'\n  \
+    let rules = "validate:\n  - 'grep -q new ../one.txt && ! test -e ~/.tool && grep -q early early'\n  \
         - 'echo x > ../one.txt; echo y > ~/.tool; chmod 0700 .; rm early; mkdir early; touch early/late'\n  \
-        - 'test -e early/late && grep -q x ../one.txt && ! \"$E\" diff > /dev/null 2>&1'\n";
+        - 'test -e early/late && grep -q x ../one.txt && grep -q y ~/.tool && ! \"$E\" diff > /dev/null 2>&1'\n";
     let (world, cli) = world();
     write(world.at("one.txt"), "old\n");
     write(world.at("escrow.yaml"), rules);
@@ -233,4 +233,80 @@ fn a_principal_without_diff_may_still_run() {
     assert_eq!(denied(), 0);
     cli.fails("diff", 3);
     assert_eq!(denied(), 1, "what somebody asked for is in the log");
+}
+
+/// What a command of the plan left decided what its validation ran: a program in the scratch home, or in the tree, where the
+/// search path of the user leads.
+// attack D21
+#[test]
+fn d21_a_program_that_the_command_left_passed_its_own_validation() {
+    as_user_too();
+    let (world, cli) = world();
+    write(world.at("escrow.yaml"), "validate: [make check]\n");
+    cli.trust();
+    write(world.at("app/Makefile"), "check:\n\t@test ! -e evil\n");
+    let home = world.dir("user");
+    symlink(world.at("app/tools"), world.at("linked"));
+    let mut path: Vec<PathBuf> = ["user/bin", "app/bin", "app/new/bin", "linked"]
+        .map(|dir| world.at(dir))
+        .into();
+    path.extend([PathBuf::from("."), PathBuf::from("")]);
+    path.extend(std::env::split_paths("/usr/local/bin:/usr/bin:/bin"));
+    let cli = cli.env("HOME", &home).env(
+        "PATH",
+        std::env::join_paths(path).expect("no name has a colon"),
+    );
+    cli.plan("try", ".", "overlay");
+    let script = "for dir in . bin new/bin tools $HOME/bin; do
+            mkdir -p $dir; printf '#!/bin/sh\\nexit 0\\n' > $dir/make; chmod +x $dir/make
+        done; touch evil; make check && echo passes inside";
+    cli.says(in_try(script), "passes inside\n");
+    let said = cli.fails("commit try", 1);
+    has(&said, ["make check", "ended with status"]);
+    assert!(!world.at("app/evil").exists());
+    // What the user has outside is there, in the home directory too.
+    sh(
+        &home,
+        "mkdir bin; printf '#!/bin/sh\\nexit 0\\n' > bin/make; chmod +x bin/make",
+    );
+    cli.ok("commit try");
+    assert!(world.at("app/evil").exists());
+}
+
+/// A validation could send what it saw, and do what something outside told it to.
+// attack D21
+#[test]
+fn d21_a_validation_reached_the_network_without_being_declared() {
+    as_user_too();
+    let (world, cli) = world();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a loopback");
+    let port = listener.local_addr().expect("it has one").port();
+    let reach = format!("bash -c ': < /dev/tcp/127.0.0.1/{port}'");
+    let configure = |text: String| {
+        write(world.at("escrow.yaml"), text);
+        cli.trust();
+    };
+    configure(format!(
+        "validate: [\"! {reach} 2>&1 | grep -v refused\"]\n"
+    ));
+    cli.plan("try", ".", "overlay");
+    cli.ok(in_try("echo x > f"));
+    // Refused, not unreachable: the namespace has a loopback of its own, which is up.
+    cli.ok("commit try --dry-run");
+    cli.ok("commit try");
+    cli.plan("more", ".", "overlay");
+    cli.ok(inside("run --plan more", "echo y > f"));
+    configure(format!("validate: [\"{reach}\"]\n"));
+    cli.fails("commit more", 1);
+    configure(format!(
+        "validate: [{{command: \"{reach}\", network: host}}]\n"
+    ));
+    cli.ok("commit more");
+    assert_eq!(read(world.at("app/f")), "y\n");
+    // A file that is not trusted declares nothing, and says what it would.
+    write(
+        world.at("escrow.yaml"),
+        "validate: [{command: 'true', network: host, more: 1}]\n",
+    );
+    cli.fails("type validate ../escrow.yaml", 2);
 }

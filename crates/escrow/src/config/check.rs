@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::parse::KeyPositions;
 use super::{
     CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, LocationKind, Network,
-    ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry,
+    ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry, ValidateEntry, Validation,
 };
 use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
@@ -68,7 +68,11 @@ pub(super) fn settle(
     }
     let run = checker.run(&config, directory)?;
     let mut validate = Vec::new();
-    for (number, line) in config.validate.iter().enumerate() {
+    for (number, entry) in config.validate.iter().enumerate() {
+        let (line, network) = match entry {
+            ValidateEntry::Plain(line) => (line, None),
+            ValidateEntry::Declared(entry) => (&entry.command, entry.network),
+        };
         let words = match line {
             CommandLine::Line(line) if line.trim().is_empty() => Vec::new(),
             CommandLine::Line(line) => vec!["sh".to_owned(), "-c".to_owned(), line.clone()],
@@ -77,7 +81,8 @@ pub(super) fn settle(
         if words.first().is_none_or(String::is_empty) {
             return Err(places.fault(&format!("validate[{number}]"), "the command is empty"));
         }
-        validate.push(words);
+        let network = network == Some(Network::Host);
+        validate.push(Validation { words, network });
     }
     Ok(Settings {
         file: Some(Location::from(file)),
@@ -414,6 +419,7 @@ impl Checker<'_> {
             writable: run.writable.iter().map(|at| directory.join(at)).collect(),
             network: run.network.map(|network| network == Network::Host),
             scratch: run.scratch,
+            userns: run.allow_userns,
             env: run.env.clone(),
         })
     }

@@ -3,7 +3,7 @@
 //! One table, for the code and for `docs/configuration.md`. Each key was asked one question: could the author of
 //! a tree gain something by it? What only tightens counts; the rest is ignored, and reported to the caller.
 
-use super::{CustomStrategyConfig, Settings};
+use super::{CustomStrategyConfig, Settings, Validation};
 use crate::model::CleanupPolicy;
 use crate::model::resource::AUTO;
 use crate::model::text::Location;
@@ -52,7 +52,15 @@ pub(super) const KEYS: &[Key] = &[
                 outer.validate.extend(fresh.cloned());
             },
             named: |own| {
-                let both = |words: &Vec<String>| (words.join(" "), line(words));
+                let both = |one: &Validation| {
+                    let network = if one.network {
+                        " (with the network)"
+                    } else {
+                        ""
+                    };
+                    let short = format!("{}{network}", one.words.join(" "));
+                    (short, format!("{}{network}", line(&one.words)))
+                };
                 own.validate.iter().map(both).collect()
             },
         }),
@@ -107,6 +115,18 @@ pub(super) const KEYS: &[Key] = &[
         merge: Some(Merge {
             tightens: |own, outer, _| !opens(own.run.scratch, outer.run.scratch),
             take: |own, outer| outer.run.scratch = own.run.scratch.or(outer.run.scratch),
+            named: |_| Vec::new(),
+        }),
+    },
+    Key {
+        name: "run.allow_userns",
+        counts: "`false`",
+        loosens: "commands could make user namespaces of their own",
+        merge: Some(Merge {
+            tightens: |own, outer, _| {
+                own.run.userns != Some(true) || outer.run.userns == Some(true)
+            },
+            take: |own, outer| outer.run.userns = own.run.userns.or(outer.run.userns),
             named: |_| Vec::new(),
         }),
     },

@@ -44,7 +44,7 @@ pub(crate) use merge::EffectiveConfig;
 pub use merge::IgnoredKey;
 pub use parse::read_policy;
 pub use schema::schema;
-pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource};
+pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource, Validation};
 
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::words::words;
@@ -64,8 +64,8 @@ pub struct Config {
     pub policy: Option<serde_json::Value>,
     /// Defaults of `escrow run`; what is typed wins.
     pub run: RunConfig,
-    /// Commands that validate the changes, each a line for the shell or a list of words.
-    pub validate: Vec<CommandLine>,
+    /// Commands that validate the changes: each a line for the shell, a list of words, or one of these with what it needs.
+    pub validate: Vec<ValidateEntry>,
 }
 
 /// How sandboxes are made and how long things are kept.
@@ -273,6 +273,8 @@ pub struct RunConfig {
     pub network: Option<Network>,
     /// Whether the home directory gets a layer that is thrown away; it does if left out.
     pub scratch: Option<bool>,
+    /// Whether commands may make user namespaces of their own; they may not if left out.
+    pub allow_userns: Option<bool>,
     /// Variables that are set for commands.
     pub env: BTreeMap<String, String>,
 }
@@ -298,4 +300,28 @@ pub enum CommandLine {
     Line(String),
     /// The program and its arguments.
     Words(Vec<String>),
+}
+
+/// A command that validates the changes.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "a line for the shell, a list of words, or a command with what it needs is expected here"
+)]
+pub enum ValidateEntry {
+    /// With what every validation has.
+    Plain(CommandLine),
+    /// With more than that.
+    Declared(DeclaredValidation),
+}
+
+/// A command that validates the changes, and what it needs beside them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeclaredValidation {
+    /// A line for the shell, or a list of words.
+    pub command: CommandLine,
+    /// Whether it reaches the network; it does not if left out.
+    #[serde(default)]
+    pub network: Option<Network>,
 }

@@ -35,8 +35,8 @@ pub struct Settings {
     pub resources: Vec<ConfigResource>,
     /// Defaults of a command that is run inside.
     pub run: RunDefaults,
-    /// Commands that validate the changes: program and arguments of each.
-    pub validate: Vec<Vec<String>>,
+    /// Commands that validate the changes.
+    pub validate: Vec<Validation>,
 }
 
 impl Default for Settings {
@@ -104,6 +104,15 @@ impl ConfigResource {
     }
 }
 
+/// A command that validates the changes before a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Validation {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// Whether it reaches the network.
+    pub network: bool,
+}
+
 /// Defaults of a command that is run inside.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunDefaults {
@@ -113,6 +122,8 @@ pub struct RunDefaults {
     pub network: Option<bool>,
     /// Whether the home directory gets a layer that is thrown away.
     pub scratch: Option<bool>,
+    /// Whether commands may make user namespaces of their own.
+    pub userns: Option<bool>,
     /// Variables that are set.
     pub env: BTreeMap<String, String>,
 }

@@ -25,22 +25,16 @@ fn over(area: &Dir, below: Vec<Location>) -> Result<Layers> {
     })
 }
 
-/// A layer over the home directory, in the area called `name`. In a fork it lies there, over what earlier commands
-/// wrote, which stays as it is.
+/// A layer over the home directory, in the area called `name`. In a fork it lies there, without what earlier commands
+/// wrote.
 pub fn over_home(areas: &Dir, name: &[u8], home: &Dir, fork: Option<&Dir>) -> Result<Layers> {
     let mode = (home.meta()?.mode | 0o700) & !0o022;
     let area = room(areas, name)?;
-    let mut below = vec![Location::from(home.path())];
     let area = match fork {
         None => area,
-        Some(fork) => {
-            if area.stat(b"upper")?.is_some() {
-                below.insert(0, Location::from(area.path().join("upper")));
-            }
-            room(fork, b"home")?
-        }
+        Some(fork) => room(fork, b"home")?,
     };
-    let layers = over(&area, below)?;
+    let layers = over(&area, vec![Location::from(home.path())])?;
     let upper = Dir::open(layers.upper.as_path())?;
     EntryHandle::of(&upper)
         .set_mode(mode)

@@ -16,7 +16,7 @@ use super::audit::OperationSubject;
 use super::{Manager, ManagerOptions};
 use crate::config::{
     ConfigError, ConfigLevel, ConfigOrigin, EffectiveConfig, IgnoredKey, LoadedConfigs, PassedOver,
-    RunDefaults, Settings, resolved,
+    RunDefaults, Settings, Validation, resolved,
 };
 use crate::error::{Error, Result, chain};
 use crate::model::text::Location;
@@ -352,7 +352,7 @@ impl Manager {
 
     /// The commands of the configuration that a plan must pass before it is committed. Refuses where the user trusted
     /// some that would not run. Those of a file that was never trusted do not run, and are in the notices.
-    pub fn validations(&self, plan: &Plan) -> Result<Vec<Vec<String>>> {
+    pub fn validations(&self, plan: &Plan) -> Result<Vec<Validation>> {
         self.permit_unvalidated(plan)?;
         let effective = self.effective(Some(plan.id))?;
         self.warn_ignored(&effective, |key| key == "validate");

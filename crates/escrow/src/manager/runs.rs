@@ -47,6 +47,9 @@ pub struct RunRequest<'a> {
     /// Whether the network can be reached; left out, what those who are inside have, else what the
     /// configuration says, else yes.
     pub network: Option<bool>,
+    /// Whether it may make user namespaces of its own; left out, what those who are inside may, else what the
+    /// configuration says, else no.
+    pub userns: Option<bool>,
     /// Where its standard output goes.
     pub output: Output,
 }
@@ -64,6 +67,7 @@ impl<'a> RunRequest<'a> {
             scratch: None,
             writable: Vec::new(),
             network: None,
+            userns: None,
             output: Output::Own,
         }
     }
@@ -356,6 +360,7 @@ impl Manager {
                 scratch: request.scratch.or(usual.scratch).unwrap_or(true),
                 writable,
                 network: request.network.or(usual.network).unwrap_or(true),
+                userns: request.userns.or(usual.userns).unwrap_or(false),
             }),
             Some(look) if request.scratch == Some(!look.scratch) => match look.scratch {
                 true => other("its home directory can be written"),
@@ -365,6 +370,9 @@ impl Manager {
                 true => other("it has a network"),
                 false => other("it has no network"),
             },
+            Some(look) if request.userns == Some(true) && !look.userns => {
+                other("it allows no user namespaces")
+            }
             Some(look) if writable.iter().any(|path| !look.writable.contains(path)) => {
                 other("fewer paths can be written there")
             }

@@ -5,10 +5,18 @@
 //! they saw of its sandboxes, and the plan itself is never written. What a sandbox with a live base shows of the original
 //! may change until the originals are locked; conflicts are found on changed paths only. The layers lie beside the plan's scratch layer and go when the
 //! commands have ended; those of a crashed process go when the plan is locked next, with `recover`, or with the plan.
+//!
+//! Nothing that a command of the plan left decides what runs: the home directory is that of the user without the plan's scratch
+//! layer, the search path has no directory of a sandbox or of a path that commands may write, and there is no network unless
+//! the configuration declares it. What a validation names by its path, it declares.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use super::sessions::SessionState;
 use super::{Manager, RunRequest, SandboxView};
 use crate::commit::scratch_name;
+use crate::config::Validation;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::{Dir, remove, state_dir};
@@ -18,6 +26,9 @@ use crate::store::Plan;
 
 /// Where the layers are, in the area of the scratch layer.
 const FORK: &[u8] = b"validation";
+
+/// Where programs are searched if the caller has no directory for them that is outside.
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Manager {
     /// Runs the validations of a plan that is locked and in which no command runs. The first that fails stops the
@@ -35,7 +46,7 @@ impl Manager {
         self.drop_fork(plan)?;
         // A later command finds what an earlier one wrote.
         let passed = commands.iter().try_for_each(|command| {
-            let line = command.join(" ");
+            let line = command.words.join(" ");
             observer.validating(&line);
             let why = match self.validate_by(plan, views, command) {
                 Ok(ended) if ended.status() == 0 => return Ok(()),
@@ -58,8 +69,9 @@ impl Manager {
         &self,
         plan: &Plan,
         views: &[SandboxView],
-        command: &[String],
+        validation: &Validation,
     ) -> Result<CommandExit> {
+        let command = &validation.words;
         self.permit_plan(Action::Run, plan)?;
         let area = state_dir::room(&self.areas, &scratch_name(plan))?;
         let fork = state_dir::room(&area, FORK)?;
@@ -69,6 +81,8 @@ impl Manager {
         }
         let request = RunRequest {
             output: Output::Error,
+            network: Some(validation.network),
+            environment: self.outer_path(plan, views)?,
             // Where the plan was made, wherever the commit was asked for.
             ..RunRequest::new(command, plan.directory.as_path())
         };
@@ -80,6 +94,36 @@ impl Manager {
             self.leave_namespace(plan, entry)?;
             ended
         })
+    }
+
+    /// The search path of a validation: that of the caller, less what commands of the plan could have written. What the
+    /// configuration sets is declared, and stays.
+    fn outer_path(&self, plan: &Plan, views: &[SandboxView]) -> Result<Vec<(OsString, OsString)>> {
+        let run = self.settings_of(plan)?.run;
+        if run.env.contains_key("PATH") {
+            return Ok(Vec::new());
+        }
+        let resources = views.iter().map(|view| view.resource.at.as_path());
+        let written: Vec<&Path> = resources
+            .chain(run.writable.iter().map(PathBuf::as_path))
+            .collect();
+        let outside = |dir: &PathBuf| {
+            // What leads into a sandbox lies in it.
+            let real = state_dir::canonical_any(dir);
+            let mut ways = state_dir::ways_to(dir).into_iter().chain(real.ok());
+            dir.is_absolute() && ways.all(|way| !written.iter().any(|tree| way.starts_with(tree)))
+        };
+        let variables = self.options.environment.iter();
+        let callers = variables.rev().find(|(name, _)| name == "PATH");
+        let callers = callers
+            .map(|(_, path)| path.as_os_str())
+            .unwrap_or_default();
+        let kept: Vec<PathBuf> = std::env::split_paths(callers).filter(outside).collect();
+        let path = match kept.is_empty() {
+            true => OsString::from(SYSTEM_PATH),
+            false => std::env::join_paths(kept).unwrap_or_else(|_| SYSTEM_PATH.into()),
+        };
+        Ok(vec![("PATH".into(), path)])
     }
 
     /// Removes the layers of a validation.

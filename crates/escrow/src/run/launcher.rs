@@ -316,7 +316,15 @@ fn make_namespaces(spec: &RunSpec) -> StepResult<Option<String>> {
     if !spec.look.network {
         flags |= UnshareFlags::NEWNET;
     }
-    sys::unshare(flags).map_err(at("make namespaces"))?;
+    // A kernel without cgroups has no namespace of them.
+    let made = match sys::unshare(flags | UnshareFlags::NEWCGROUP) {
+        Err(Errno::INVAL) => sys::unshare(flags),
+        made => made,
+    };
+    made.map_err(at("make namespaces"))?;
+    if !spec.look.network {
+        sys::raise_loopback().map_err(at("bring the loopback device up"))?;
+    }
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount::mount_change(c"/", private).map_err(at("make the mounts private"))?;
     Ok(notice)
@@ -331,8 +339,11 @@ fn join(inside: &ProcessIdentity) -> StepResult<()> {
     let step = || "join the namespace (it may have just ended)".to_owned();
     // Opened first: once inside, they can no longer be named.
     let mut namespaces = Vec::new();
-    for name in ["user", "ipc", "net", "pid", "mnt"] {
+    for name in ["user", "ipc", "net", "cgroup", "pid", "mnt"] {
         let (own, theirs) = (open("self", name), open(&inside.pid.to_string(), name));
+        if name == "cgroup" && matches!(own, Err(Errno::NOENT)) {
+            continue;
+        }
         let (own, theirs) = (own.map_err(at(step()))?, theirs.map_err(at(step()))?);
         let number = |fd: &OwnedFd| fs::fstat(fd).map(|stat| stat.st_ino);
         // What is shared already cannot, and need not, be joined.

@@ -27,6 +27,7 @@
 //! | `monitor` | starts the command, passes signals on, leaves nothing of it running |
 //! | `supervise` | the outside: terminal, job control, exit status |
 //! | `console` | terminal, standard input and signals, as the caller shares them |
+//! | `filter` | the system calls that commands are refused |
 //! | `ask` | questions from inside, answered by the helper program |
 //! | `program` | other programs are started here, and have a time limit |
 //! | `unconfined` | a command in the directory of a sandbox, where nothing confines it |
@@ -35,6 +36,7 @@
 
 mod ask;
 mod console;
+mod filter;
 pub mod idmap;
 mod launcher;
 mod monitor;

@@ -11,6 +11,7 @@ pub const SOCKETS: &str = "/dev/escrow";
 
 /// What every command in one inside shares; the first one decides it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NamespaceOptions {
     /// Whether the home directory has a layer that is thrown away.
     pub scratch: bool,
@@ -18,6 +19,8 @@ pub struct NamespaceOptions {
     pub writable: Vec<Location>,
     /// Whether the network can be reached.
     pub network: bool,
+    /// Whether commands may make user namespaces of their own, and mounts in them.
+    pub userns: bool,
 }
 
 /// Descriptors of the locks that the process that builds a namespace holds.

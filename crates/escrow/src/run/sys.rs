@@ -77,42 +77,8 @@ pub(super) fn give_up_privileges() -> Result<(), Errno> {
     rustix::thread::set_capabilities(None, none)
 }
 
-/// Forbids to type into the terminal on behalf of its user. A call of 32 bits, or of the x32 kind, has another
-/// number for the same thing.
-pub(super) fn forbid_typing() -> Result<(), Errno> {
-    const TIOCSTI: u32 = 0x5412;
-    const TIOCLINUX: u32 = 0x541C;
-    /// The 32-bit machine that this one also runs programs of, and its number of `ioctl`.
-    #[cfg(target_arch = "x86_64")]
-    const FOREIGN: (u32, u32) = (0x4000_0003, 54);
-    #[cfg(not(target_arch = "x86_64"))]
-    const FOREIGN: (u32, u32) = (0x4000_0028, 54);
-    const X32_IOCTL: u32 = 0x4000_0000 | 514;
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const ANSWER: u32 = libc::BPF_RET | libc::BPF_K;
-    // The number of the call is at 0, the machine at 4; the low half of the second argument at 24 (little endian).
-    let mut filter = [
-        (LOAD, 4, 0, 0),
-        (EQUAL, FOREIGN.0, 0, 2),
-        (LOAD, 0, 0, 0),
-        (EQUAL, FOREIGN.1, 4, 8),
-        (LOAD, 0, 0, 0),
-        (EQUAL, libc::SYS_ioctl as u32, 2, 0),
-        (EQUAL, X32_IOCTL, 1, 0),
-        (ANSWER, libc::SECCOMP_RET_ALLOW, 0, 0),
-        (LOAD, 24, 0, 0),
-        (EQUAL, TIOCSTI, 1, 0),
-        (EQUAL, TIOCLINUX, 0, 1),
-        (ANSWER, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
-        (ANSWER, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ]
-    .map(|(code, k, jt, jf)| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    });
+/// Lets a filter answer the system calls of this process and of whatever it becomes.
+pub(super) fn filter_calls(mut filter: Vec<libc::sock_filter>) -> Result<(), Errno> {
     let program = libc::sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
@@ -120,6 +86,32 @@ pub(super) fn forbid_typing() -> Result<(), Errno> {
     let mode = libc::SECCOMP_MODE_FILTER;
     // SAFETY: the program lives until the call returns, and its length is right.
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) }.into()).map(drop)
+}
+
+/// Brings the device `lo` of this network namespace up, so that processes in it reach each other.
+pub(super) fn raise_loopback() -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    let socket = check(unsafe { libc::socket(libc::AF_INET, kind, 0) }.into())?;
+    // SAFETY: the descriptor is new and ours.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket as i32) };
+    // SAFETY: numbers and arrays of them may be zero.
+    let mut device = unsafe { std::mem::zeroed::<libc::ifreq>() };
+    for (to, from) in device.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    device.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the request is of the kind that this call reads, and lives until it returns.
+    let set = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const device) };
+    check(set.into()).map(drop)
+}
+
+/// A session keyring of its own, instead of the caller's.
+pub(super) fn new_session_keyring() -> Result<(), Errno> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    let unnamed = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name nothing is read.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, unnamed) }).map(drop)
 }
 
 /// Becomes the program in this file; returns only if that fails.

@@ -85,8 +85,8 @@ fn everything_that_is_said_arrives() {
     assert_eq!(settings.run.network, Some(false));
     assert_eq!(settings.run.scratch, Some(false));
     assert_eq!(settings.run.env["LEVEL"], "3");
-    assert_eq!(settings.validate[0], ["sh", "-c", "make test"]);
-    assert_eq!(settings.validate[1], ["cargo", "test"]);
+    assert_eq!(settings.validate[0].words, ["sh", "-c", "make test"]);
+    assert_eq!(settings.validate[1].words, ["cargo", "test"]);
 }
 
 #[test]

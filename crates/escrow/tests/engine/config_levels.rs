@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use escrow::config::{ConfigSources, Settings};
+use escrow::config::{ConfigSources, Settings, Validation};
 use escrow::manager::{Manager, ManagerOptions};
 use escrow_testkit::World;
 use escrow_testkit::user::rerun_test_as_user;
@@ -72,6 +72,9 @@ writable | {} | run: {writable: [/srv]} | - | /srv
 writable | run: {writable: [/var]} | run: {writable: [/srv]} | /var | /srv
 env | run: {env: {A: b}} | run: {env: {A: c, D: e}} | A=b | A=c D=e
 validate | {} | validate: [[make]] | - | make
+userns | {} | run: {allow_userns: true} | false | true
+userns | run: {allow_userns: true} | run: {allow_userns: false} | false | false
+validate | validate: [[lint]] | validate: [{command: [lint], network: host}] | lint | lint lint with network
 validate | validate: [[lint]] | validate: [[make]] | lint | lint make
 strategy | {} | sandbox: {strategy: none} | auto | none
 strategy | {} | sandbox: {strategy: 'm:C'} | auto | m:C
@@ -113,7 +116,14 @@ fn look(settings: &Settings, key: &str) -> String {
                 .iter()
                 .map(|(name, value)| format!("{name}={value}")),
         ),
-        "validate" => settings.validate.concat().join(" "),
+        "userns" => settings.run.userns.unwrap_or(false).to_string(),
+        "validate" => {
+            let text = |one: &Validation| match one.network {
+                true => format!("{} with network", one.words.join(" ")),
+                false => one.words.join(" "),
+            };
+            join(&mut settings.validate.iter().map(text))
+        }
         "strategy" => settings.strategy.clone().unwrap_or("auto".to_owned()),
         "undo" => settings.undo_keep.as_secs().to_string(),
         "cleanup" => settings.cleanup.to_string(),

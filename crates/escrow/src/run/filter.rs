@@ -1,0 +1,338 @@
+//! The filter of system calls that every command gets: what a command has no use for, and what would reach the kernel's
+//! own state, is refused.
+//!
+//! A second wall. A command has no capability, so most of these are refused anyway; the filter also takes the code behind
+//! them out of reach, and with it the user namespaces in which a command would have every capability again.
+//!
+//! Calls of 32 bits have numbers of their own and are looked up in a table of their own; calls of the x32 kind are refused
+//! as unknown. `clone3` passes its flags through memory, which no filter can read: it is refused as unknown, and C libraries
+//! use `clone` instead. A number that the table has and the machine has not costs nothing.
+
+use libc::sock_filter;
+
+/// What a filter answers to a call.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// `EPERM`.
+    Denied,
+    /// `ENOSYS`: programs use another call, or do without.
+    Unknown,
+}
+
+/// Where a call is looked at more closely.
+#[derive(Clone, Copy)]
+enum Test {
+    /// Whatever its arguments are.
+    Always,
+    /// If an argument, here its low half, has any of these bits.
+    Bits { argument: u32, bits: u32 },
+    /// If an argument, here its low half, is this.
+    Is { argument: u32, value: u32 },
+}
+
+struct Rule {
+    call: u32,
+    test: Test,
+    answer: Answer,
+}
+
+/// The numbers of the calls that are filtered, for one kind of machine.
+struct Calls {
+    clone: u32,
+    unshare: u32,
+    ioctl: u32,
+    /// Namespaces and mounts: what those need who make namespaces of their own.
+    mounts: &'static [u32],
+    /// Keys of the kernel.
+    keys: &'static [u32],
+    /// What no command needs.
+    others: &'static [u32],
+}
+
+const NEW_USER: u32 = libc::CLONE_NEWUSER as u32;
+const NEW_CGROUP: u32 = libc::CLONE_NEWCGROUP as u32;
+
+/// Types into the terminal on behalf of its user.
+const TIOCSTI: u32 = 0x5412;
+/// Does so by pasting.
+const TIOCLINUX: u32 = 0x541C;
+
+/// The same number on every machine: `clone3`.
+const CLONE3: u32 = 435;
+
+/// The same numbers on every machine: open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, mount_setattr,
+/// open_tree_attr.
+const NEW_MOUNTS: [u32; 8] = [428, 429, 430, 431, 432, 433, 442, 467];
+
+/// The same numbers on every machine: io_uring_setup, io_uring_enter, io_uring_register, quotactl_fd.
+const NEW_OTHERS: [u32; 4] = [425, 426, 427, 443];
+
+const NATIVE: Calls = Calls {
+    clone: libc::SYS_clone as u32,
+    unshare: libc::SYS_unshare as u32,
+    ioctl: libc::SYS_ioctl as u32,
+    mounts: &[
+        libc::SYS_mount as u32,
+        libc::SYS_umount2 as u32,
+        libc::SYS_pivot_root as u32,
+        libc::SYS_setns as u32,
+    ],
+    keys: &[
+        libc::SYS_add_key as u32,
+        libc::SYS_request_key as u32,
+        libc::SYS_keyctl as u32,
+    ],
+    others: &[
+        libc::SYS_bpf as u32,
+        libc::SYS_perf_event_open as u32,
+        libc::SYS_userfaultfd as u32,
+        libc::SYS_kexec_load as u32,
+        KEXEC_FILE_LOAD,
+        libc::SYS_init_module as u32,
+        libc::SYS_finit_module as u32,
+        libc::SYS_delete_module as u32,
+        libc::SYS_open_by_handle_at as u32,
+        libc::SYS_reboot as u32,
+        libc::SYS_swapon as u32,
+        libc::SYS_swapoff as u32,
+        libc::SYS_acct as u32,
+        libc::SYS_quotactl as u32,
+        libc::SYS_syslog as u32,
+        libc::SYS_vhangup as u32,
+        libc::SYS_settimeofday as u32,
+        libc::SYS_clock_settime as u32,
+    ],
+};
+
+#[cfg(target_arch = "x86_64")]
+const KEXEC_FILE_LOAD: u32 = libc::SYS_kexec_file_load as u32;
+#[cfg(not(target_arch = "x86_64"))]
+const KEXEC_FILE_LOAD: u32 = 294;
+
+/// This machine, as the kernel names it to a filter, and the 32-bit one whose programs it also runs.
+#[cfg(target_arch = "x86_64")]
+const MACHINES: (u32, u32) = (0xC000_003E, 0x4000_0003);
+#[cfg(not(target_arch = "x86_64"))]
+const MACHINES: (u32, u32) = (0xC000_00B7, 0x4000_0028);
+
+/// Calls of the 32-bit x86: mount, umount, umount2, pivot_root, setns; the keys; then bpf and the others above, in the same
+/// order, and vm86old, vm86, ioperm, iopl.
+#[cfg(target_arch = "x86_64")]
+const FOREIGN: Calls = Calls {
+    clone: 120,
+    unshare: 310,
+    ioctl: 54,
+    mounts: &[21, 22, 52, 217, 346],
+    keys: &[286, 287, 288],
+    others: &[
+        357, 336, 374, 283, 128, 350, 129, 342, 88, 87, 115, 51, 131, 103, 111, 79, 264, 404, 113,
+        166, 101, 110,
+    ],
+};
+
+/// Calls of the 32-bit ARM, in the same order.
+#[cfg(not(target_arch = "x86_64"))]
+const FOREIGN: Calls = Calls {
+    clone: 120,
+    unshare: 337,
+    ioctl: 54,
+    mounts: &[21, 52, 218, 375],
+    keys: &[309, 310, 311],
+    others: &[
+        386, 364, 388, 347, 401, 128, 379, 129, 371, 88, 87, 115, 51, 131, 103, 111, 79, 262, 404,
+    ],
+};
+
+/// Calls that carry this bit are of the x32 kind.
+#[cfg(target_arch = "x86_64")]
+const X32: u32 = 0x4000_0000;
+
+/// What is refused. Where user namespaces are allowed, so are mounts, which are made there; a cgroup namespace is not: in it
+/// the cgroup of processes outside could be mounted, and those be killed or frozen.
+fn rules(calls: &Calls, userns: bool) -> Vec<Rule> {
+    let argument = |argument: u32, bits: u32| Test::Bits { argument, bits };
+    let is = |argument: u32, value: u32| Test::Is { argument, value };
+    let rule = |call: u32, test: Test, answer: Answer| Rule { call, test, answer };
+    let forbidden = match userns {
+        true => NEW_CGROUP,
+        false => NEW_USER | NEW_CGROUP,
+    };
+    let mut all = vec![
+        rule(calls.ioctl, is(1, TIOCSTI), Answer::Denied),
+        rule(calls.ioctl, is(1, TIOCLINUX), Answer::Denied),
+        rule(calls.clone, argument(0, forbidden), Answer::Denied),
+        rule(calls.unshare, argument(0, forbidden), Answer::Denied),
+        rule(CLONE3, Test::Always, Answer::Unknown),
+    ];
+    let mut refuse = |calls: &[u32], answer: Answer| {
+        all.extend(calls.iter().map(|call| rule(*call, Test::Always, answer)));
+    };
+    if !userns {
+        refuse(calls.mounts, Answer::Denied);
+        refuse(&NEW_MOUNTS, Answer::Denied);
+    }
+    // As on a kernel that has none.
+    refuse(calls.keys, Answer::Unknown);
+    refuse(calls.others, Answer::Denied);
+    refuse(&NEW_OTHERS, Answer::Denied);
+    all
+}
+
+fn step(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    let code = code as u16;
+    sock_filter { code, jt, jf, k }
+}
+
+/// Loads a word of what is known of the call: its number is at 0, the machine at 4, the arguments from 16 on, each with
+/// its low half first.
+fn load(offset: u32) -> sock_filter {
+    step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
+}
+
+/// Goes on behind the next `skipped` steps unless the word passes the test.
+fn unless(test: u32, value: u32, skipped: u8) -> sock_filter {
+    step(libc::BPF_JMP | test | libc::BPF_K, value, 0, skipped)
+}
+
+fn answer(value: u32) -> sock_filter {
+    step(libc::BPF_RET | libc::BPF_K, value, 0, 0)
+}
+
+fn refusal(with: Answer) -> sock_filter {
+    let errno = match with {
+        Answer::Denied => libc::EPERM,
+        Answer::Unknown => libc::ENOSYS,
+    };
+    answer(libc::SECCOMP_RET_ERRNO | errno as u32)
+}
+
+/// Appends what is done for a call of one kind of machine.
+fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, userns: bool) {
+    program.push(load(0));
+    for Rule { call, test, answer } in rules(calls, userns) {
+        let refusal = refusal(answer);
+        match test {
+            Test::Always => program.extend([unless(libc::BPF_JEQ, call, 1), refusal]),
+            Test::Bits { argument, bits } => program.extend([
+                unless(libc::BPF_JEQ, call, 4),
+                load(16 + 8 * argument),
+                unless(libc::BPF_JSET, bits, 1),
+                refusal,
+                load(0),
+            ]),
+            Test::Is { argument, value } => program.extend([
+                unless(libc::BPF_JEQ, call, 4),
+                load(16 + 8 * argument),
+                unless(libc::BPF_JEQ, value, 1),
+                refusal,
+                load(0),
+            ]),
+        }
+    }
+    program.push(answer(libc::SECCOMP_RET_ALLOW));
+}
+
+/// The filter, as the kernel takes it.
+pub(super) fn program(userns: bool) -> Vec<sock_filter> {
+    let mut native = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    native.extend([
+        load(0),
+        unless(libc::BPF_JGE, X32, 1),
+        refusal(Answer::Unknown),
+    ]);
+    look_up(&mut native, &NATIVE, userns);
+    let mut foreign = Vec::new();
+    look_up(&mut foreign, &FOREIGN, userns);
+    let length = u8::try_from(native.len()).expect("a jump reaches over the table");
+    let mut program = vec![load(4), unless(libc::BPF_JEQ, MACHINES.0, length)];
+    program.append(&mut native);
+    program.extend([
+        unless(libc::BPF_JEQ, MACHINES.1, 1),
+        // Over the next step.
+        step(libc::BPF_JMP | libc::BPF_JA, 1, 0, 0),
+        refusal(Answer::Unknown),
+    ]);
+    program.append(&mut foreign);
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the filter answers to a call.
+    fn judge(program: &[sock_filter], machine: u32, call: u32, arguments: [u64; 2]) -> u32 {
+        let word = |offset: u32| match offset {
+            0 => call,
+            4 => machine,
+            16 => arguments[0] as u32,
+            24 => arguments[1] as u32,
+            other => panic!("nothing is at {other}"),
+        };
+        let (mut at, mut held) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            let code = u32::from(code);
+            at += 1;
+            let holds = match code & 0xf0 {
+                _ if code & 7 == libc::BPF_RET => return k,
+                _ if code & 7 == libc::BPF_LD => {
+                    held = word(k);
+                    continue;
+                }
+                libc::BPF_JA => {
+                    at += k as usize;
+                    continue;
+                }
+                libc::BPF_JEQ => held == k,
+                libc::BPF_JGE => held >= k,
+                libc::BPF_JSET => held & k != 0,
+                other => panic!("unknown step {other:x}"),
+            };
+            at += usize::from(if holds { jt } else { jf });
+        }
+    }
+
+    const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
+    const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    const UNKNOWN: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+
+    #[test]
+    fn each_call_is_answered_as_it_should_be() {
+        for userns in [false, true] {
+            let program = program(userns);
+            let nested = if userns { ALLOWED } else { DENIED };
+            for (machine, calls) in [(MACHINES.0, &NATIVE), (MACHINES.1, &FOREIGN)] {
+                let ask = |call, arguments| judge(&program, machine, call, arguments);
+                let user = u64::from(NEW_USER);
+                assert_eq!(ask(calls.unshare, [user, 0]), nested);
+                assert_eq!(ask(calls.clone, [user | 17, 0]), nested);
+                assert_eq!(ask(calls.unshare, [u64::from(NEW_CGROUP), 0]), DENIED);
+                assert_eq!(ask(calls.unshare, [0x400, 0]), ALLOWED);
+                assert_eq!(ask(calls.clone, [17, 0]), ALLOWED);
+                assert_eq!(ask(CLONE3, [0, 0]), UNKNOWN);
+                // Only the low half of an argument means anything to the kernel.
+                let typed = u64::from(TIOCSTI) | 1 << 32;
+                assert_eq!(ask(calls.ioctl, [0, typed]), DENIED);
+                assert_eq!(ask(calls.ioctl, [0, u64::from(TIOCLINUX)]), DENIED);
+                assert_eq!(ask(calls.ioctl, [0, 0x5413]), ALLOWED);
+                for call in calls.mounts.iter().chain(&NEW_MOUNTS) {
+                    assert_eq!(ask(*call, [0, 0]), nested, "{call}");
+                }
+                for call in calls.keys {
+                    assert_eq!(ask(*call, [0, 0]), UNKNOWN, "{call}");
+                }
+                for call in calls.others.iter().chain(&NEW_OTHERS) {
+                    assert_eq!(ask(*call, [0, 0]), DENIED, "{call}");
+                }
+            }
+            for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_openat] {
+                assert_eq!(judge(&program, MACHINES.0, call as u32, [0, 0]), ALLOWED);
+            }
+            #[cfg(target_arch = "x86_64")]
+            assert_eq!(judge(&program, MACHINES.0, X32 | 514, [0, 0]), UNKNOWN);
+            assert_eq!(judge(&program, 7, 0, [0, 0]), UNKNOWN);
+        }
+    }
+}
