@@ -225,10 +225,7 @@ fn a_type_of_a_tree_starts_no_program_and_takes_no_isolation_away() {
     .enumerate()
     {
         let app = world.dir(format!("tree{number}"));
-        write(
-            world.dir(format!("tree{number}/sub")).join("file"),
-            "old\n",
-        );
+        write(world.dir(format!("tree{number}/sub")).join("file"), "old\n");
         write(app.join("evil.py"), EVIL);
         write(app.join("escrow.yaml"), &config);
         let cli = cli.clone().cwd(&app);

@@ -262,7 +262,8 @@ fn the_locks_of_a_program_that_uses_the_engine_outlive_a_look_at_its_database() 
     let made = manager.create_plan(Some("try"), world.path(), &typed, None, &Unobserved);
     let plan = made.expect("it can be read").plan;
     assert!(is_locked(write()), "it still does");
-    manager.diff(&plan, None).expect("it is compared");
+    let found = manager.diff(&plan, None).expect("it is compared");
+    assert!(found.resources.iter().all(|one| one.diff.is_empty()));
     assert!(is_locked(write()), "it still does");
 }
 
