@@ -95,9 +95,11 @@ fn other_commands_wait_for_the_release() {
         let runner = Running::start(cli.command(in_try("echo run > run")));
         thread::sleep(Duration::from_millis(200));
         go_on(&world);
-        assert_eq!(commit.finish().status, 0, "{strategy}");
-        assert_eq!(writer.finish().status, 0, "{strategy}");
-        assert_eq!(runner.finish().status, 0, "{strategy}");
+        let done = commit.finish();
+        assert_eq!(done.status, 0, "{strategy}: {}", done.stderr);
+        for done in [writer.finish(), runner.finish()] {
+            assert_eq!(done.status, 0, "{strategy}: {}", done.stderr);
+        }
         let app = world.at("app");
         let there = |name: &str| app.join(name).exists();
         assert!(there("early") && !there("more"), "{strategy}");

@@ -195,7 +195,7 @@ impl Manager {
         self.record_about(about, |touched| {
             touched.path(&resource.name, path);
             self.activate([&view])?;
-            let session = self.live_session(plan, &view)?;
+            let (session, _share) = self.live_session(plan, &view)?.unzip();
             let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
             Ok(sandbox.write(path, &mut content)?)
         })
@@ -218,7 +218,7 @@ impl Manager {
         let about = OperationSubject::one("sql", plan, &resource.name, resource);
         self.record_about(about, |_| {
             self.activate([&view])?;
-            let session = self.live_session(plan, &view)?;
+            let (session, _share) = self.live_session(plan, &view)?.unzip();
             let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
             Ok(sandbox.query(statement, false)?)
         })
@@ -243,7 +243,7 @@ impl Manager {
         self.permit_release(plan, &view, None)?;
         let about = OperationSubject::one("path", plan, &resource.name, resource);
         self.record_about(about, |_| {
-            let session = self.live_session(plan, &view)?;
+            let (session, _share) = self.live_session(plan, &view)?.unzip();
             let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
             let mut access = sandbox.access()?;
             if access.cwd.is_none() && access.url.is_none() {

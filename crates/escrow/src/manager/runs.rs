@@ -13,7 +13,7 @@ use crate::commit::scratch_name;
 use crate::config::{AutoCheckpoint, RunDefaults};
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
-use crate::fs::state_dir;
+use crate::fs::state_dir::{self, Lock};
 use crate::fs::{Dir, exposure, layering};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
@@ -526,12 +526,16 @@ impl Manager {
     /// How a sandbox is opened to be changed: as the command sees it that is inside, if there is one.
     pub(super) fn session(&self, plan: &Plan, view: &SandboxView) -> Result<Session> {
         let live = self.live_session(plan, view)?;
-        Ok(live.unwrap_or(Session::Exclusive))
+        Ok(live.map_or(Session::Exclusive, |(session, _)| session))
     }
 
-    /// The same; `None` where no command is inside.
-    pub(super) fn live_session(&self, plan: &Plan, view: &SandboxView) -> Result<Option<Session>> {
-        let Some(inside) = self.inside(plan)? else {
+    /// The same, with a share in the namespace, which does not end before that is given back; `None` where no command is inside.
+    pub(super) fn live_session(
+        &self,
+        plan: &Plan,
+        view: &SandboxView,
+    ) -> Result<Option<(Session, Lock)>> {
+        let Some((inside, share)) = self.share_namespace(plan)? else {
             return Ok(None);
         };
         // A file is shown as it is: another one in its place would not be seen, and what is written to
@@ -541,11 +545,12 @@ impl Manager {
                 plan: plan.name.clone(),
             });
         }
-        Ok(Some(Session::Live(LiveView {
+        let session = Session::Live(LiveView {
             root: Location::from(PathBuf::from(format!("/proc/{}/root", inside.pid))),
             path: view.resource.at.clone(),
             process: inside,
-        })))
+        });
+        Ok(Some((session, share)))
     }
 }
 

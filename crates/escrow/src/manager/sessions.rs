@@ -132,6 +132,25 @@ impl Manager {
         }
     }
 
+    /// The same with a share in it: it does not end before that is given back.
+    pub(super) fn share_namespace(&self, plan: &Plan) -> Result<Option<(ProcessIdentity, Lock)>> {
+        let start = Instant::now();
+        while let Some(inside) = self.inside(plan)? {
+            // Refused while the reaper ends a namespace whose last command is gone; it may have ended just before.
+            let share = Lock::take(&self.locks, &share_name(plan), true, Duration::ZERO)?;
+            if let Some(share) = share
+                && self.live(plan)? == SessionState::Inside(inside.clone())
+            {
+                return Ok(Some((inside, share)));
+            }
+            if start.elapsed() >= self.options.patience {
+                return Err(self.live_error(plan));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(None)
+    }
+
     pub(super) fn live_error(&self, plan: &Plan) -> Error {
         Error::Live {
             plan: plan.name.clone(),
