@@ -201,9 +201,9 @@ impl Ui {
             return talk(text);
         }
         // One write for a line, and one look at what stdout is: lists can be long.
-        let coloured = self.coloured.get_or_init(|| {
-            anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
-        });
+        let coloured = self
+            .coloured
+            .get_or_init(|| takes_colours(&std::io::stdout()));
         let mut line = format!("{}\n", plain(text));
         if !coloured {
             line = anstream::adapter::strip_str(&line).to_string();
@@ -220,6 +220,18 @@ impl Ui {
         match out.is_terminal() {
             true => Box::new(EscapingWriter(ClosablePipe(out))),
             false => Box::new(std::io::BufWriter::new(ClosablePipe(out))),
+        }
+    }
+
+    /// The same for a patch, with colours on a terminal.
+    pub(crate) fn patch(&self) -> Box<dyn Write> {
+        let (out, talk) = (std::io::stdout(), std::io::stderr());
+        match self.aside {
+            true if takes_colours(&talk) => Box::new(EscapingWriter(PatchPainter::new(talk))),
+            false if out.is_terminal() && takes_colours(&out) => {
+                Box::new(EscapingWriter(PatchPainter::new(ClosablePipe(out))))
+            }
+            _ => self.content(),
         }
     }
 
@@ -390,6 +402,11 @@ fn report_failed(at: &Location, error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot write the report '{at}': {error}"))
 }
 
+/// Whether colours are wanted there.
+fn takes_colours(stream: &impl anstream::stream::RawStream) -> bool {
+    anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never
+}
+
 /// A line on stderr. One that cannot be written can be told of nowhere.
 fn talk(line: &str) {
     match writeln!(anstream::stderr(), "{}", plain(line)) {
@@ -458,6 +475,61 @@ impl<W: Write> Write for EscapingWriter<W> {
 
     fn flush(&mut self) -> std::io::Result<()> {
         self.0.flush()
+    }
+}
+
+/// Colours the lines of a patch by how they begin.
+struct PatchPainter<W> {
+    to: W,
+    line: Vec<u8>,
+}
+
+impl<W: Write> PatchPainter<W> {
+    fn new(to: W) -> Self {
+        let line = Vec::new();
+        Self { to, line }
+    }
+
+    /// Writes what has come of a line.
+    fn end_line(&mut self) -> std::io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        let tone = match &line[..] {
+            [b'+', b'+', b'+', b' ', ..] | [b'-', b'-', b'-', b' ', ..] | [b'd', ..] => {
+                Some(Tone::Strong)
+            }
+            [b'+', ..] => Some(Tone::Good),
+            [b'-', ..] => Some(Tone::Bad),
+            [b'@', ..] => Some(Tone::Careful),
+            [b'#', ..] => Some(Tone::Faint),
+            _ => None,
+        };
+        let Some(tone) = tone else {
+            return self.to.write_all(&line);
+        };
+        let (text, end) = match line.strip_suffix(b"\n") {
+            Some(text) => (text, &b"\n"[..]),
+            None => (&line[..], &b""[..]),
+        };
+        let code = CODES[tone as usize].as_bytes();
+        self.to
+            .write_all(&[code, text, CODES[0].as_bytes(), end].concat())
+    }
+}
+
+impl<W: Write> Write for PatchPainter<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.end_line()?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.end_line()?;
+        self.to.flush()
     }
 }
 

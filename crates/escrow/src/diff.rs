@@ -12,8 +12,8 @@ use crate::model::{
 /// A file above this size is named in a patch, not shown.
 const SHOWN: u64 = 4 << 20;
 
-/// How many unchanged lines stand around a change.
-const CONTEXT: usize = 3;
+/// How many unchanged lines stand around a change, unless that is said.
+pub const CONTEXT: usize = 3;
 
 /// Where the bytes of both versions come from.
 pub trait VersionContents {
@@ -74,18 +74,25 @@ pub fn name_only(view: &DiffView, to: &mut dyn Write) -> Result<()> {
 /// The changes as a unified patch in git's form.
 ///
 /// Text is shown line by line; what is binary or very large is named with its sizes. Owners and
-/// attributes have no place in a patch: they are named on a line of their own.
-pub fn patch(view: &DiffView, contents: &dyn VersionContents, to: &mut dyn Write) -> Result<()> {
+/// attributes have no place in a patch: they are named on a line of their own. Around each change stand `context`
+/// unchanged lines.
+pub fn patch(
+    view: &DiffView,
+    contents: &dyn VersionContents,
+    context: usize,
+    to: &mut dyn Write,
+) -> Result<()> {
+    let one = |change: &Change, to: &mut dyn Write| one(change, contents, context, to);
     for change in &view.changes {
         match change.kind {
             ChangeKind::TypeChanged => {
                 let path = || change.path.clone();
                 if let (Some(old), Some(new)) = (&change.old, &change.new) {
-                    one(&Change::deleted(path(), old.clone()), contents, to)?;
-                    one(&Change::added(path(), new.clone()), contents, to)?;
+                    one(&Change::deleted(path(), old.clone()), to)?;
+                    one(&Change::added(path(), new.clone()), to)?;
                 }
             }
-            _ => one(change, contents, to)?,
+            _ => one(change, to)?,
         }
     }
     Ok(())
@@ -93,10 +100,52 @@ pub fn patch(view: &DiffView, contents: &dyn VersionContents, to: &mut dyn Write
 
 /// The difference of two texts, in unified form.
 pub fn text(old: &[u8], new: &[u8], from: &str, into: &str) -> Vec<u8> {
-    hunks(old, new, from.as_bytes(), into.as_bytes())
+    hunks(old, new, CONTEXT, from.as_bytes(), into.as_bytes())
 }
 
-fn one(change: &Change, contents: &dyn VersionContents, to: &mut dyn Write) -> Result<()> {
+/// How many lines a change adds and takes away; `None` of what is not shown line by line.
+pub fn line_counts(
+    change: &Change,
+    contents: &dyn VersionContents,
+) -> Result<Option<(usize, usize)>> {
+    let file = |facts: &EntryInfo| facts.kind == EntryKind::File;
+    let other = |facts: Option<&EntryInfo>| facts.is_some_and(|facts| !file(facts));
+    let sides = (change.old.as_ref(), change.new.as_ref());
+    let content = match change.kind {
+        ChangeKind::Added | ChangeKind::Deleted => true,
+        ChangeKind::Modified => change.fields.contains(&ChangedField::Content),
+        _ => false,
+    };
+    if !content || other(sides.0) || other(sides.1) || sides == (None, None) {
+        return Ok(None);
+    }
+    let old = match side(sides.0, &|| contents.original(&change.path)) {
+        // Another process took it away.
+        Err(Error::Fs(error)) if error.is_absent() || error.leaves() => return Ok(None),
+        answer => answer?,
+    };
+    let new = side(sides.1, &|| contents.sandbox(&change.path))?;
+    let (DiffSide::Text(old), DiffSide::Text(new)) = (old, new) else {
+        return Ok(None);
+    };
+    let (old, new) = (lines(&old), lines(&new));
+    let (mut plus, mut minus) = (0, 0);
+    for part in compared(&old, &new).ops() {
+        let (tag, before, after) = part.as_tag_tuple();
+        if tag != similar::DiffTag::Equal {
+            plus += after.len();
+            minus += before.len();
+        }
+    }
+    Ok(Some((plus, minus)))
+}
+
+fn one(
+    change: &Change,
+    contents: &dyn VersionContents,
+    context: usize,
+    to: &mut dyn Write,
+) -> Result<()> {
     let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(Error::Output);
     if let Detail::Row(row) = &change.detail {
         // A row has no place in a patch of files.
@@ -136,7 +185,7 @@ fn one(change: &Change, contents: &dyn VersionContents, to: &mut dyn Write) -> R
     match (old, new) {
         (DiffSide::Text(old), DiffSide::Text(new)) => {
             write(&head)?;
-            write(&hunks(&old, &new, &from, &into))
+            write(&hunks(&old, &new, context, &from, &into))
         }
         _ => {
             write(sizes(change).as_bytes())?;
@@ -199,15 +248,36 @@ fn header(change: &Change, a: &[u8], b: &[u8]) -> Vec<u8> {
         head.push(b'\n');
     };
     match (&change.old, &change.new) {
-        (Some(old), None) => line(format!("deleted file mode {:06o}", git_mode(old))),
-        (None, Some(new)) => line(format!("new file mode {:06o}", git_mode(new))),
+        (Some(old), None) => {
+            line(format!("deleted file mode {:06o}", git_mode(old)));
+            if is_empty(old) {
+                line(format!("index {EMPTY}..0000000"));
+            }
+        }
+        (None, Some(new)) => {
+            line(format!("new file mode {:06o}", git_mode(new)));
+            if is_empty(new) {
+                line(format!("index 0000000..{EMPTY}"));
+            }
+        }
         (Some(old), Some(new)) if change.fields.contains(&ChangedField::Mode) => {
             line(format!("old mode {:06o}", git_mode(old)));
             line(format!("new mode {:06o}", git_mode(new)));
         }
+        // Without its mode git takes the target for a file.
+        (Some(old), Some(_)) if old.kind == EntryKind::Symlink => {
+            line(format!("index 0000001..0000002 {:06o}", git_mode(old)));
+        }
         _ => {}
     }
     head
+}
+
+/// By what git calls the empty file, `patch` knows that one comes or goes: there is no line of it.
+const EMPTY: &str = "e69de29";
+
+fn is_empty(facts: &EntryInfo) -> bool {
+    facts.kind == EntryKind::File && facts.size == 0
 }
 
 /// The mode of a file or link with its type, as git writes it.
@@ -249,15 +319,22 @@ fn side(
     })
 }
 
-fn hunks(old: &[u8], new: &[u8], from: &[u8], into: &[u8]) -> Vec<u8> {
-    // Lines end at a line feed and nowhere else, as for every tool that reads patches.
-    let lines = |text| <[u8]>::split_inclusive(text, |byte| *byte == b'\n').collect::<Vec<_>>();
-    let (old, new) = (lines(old), lines(new));
-    let diff = TextDiff::configure()
+/// The lines of a text, each with its end: a line feed and nothing else, as for every tool that reads patches.
+fn lines(text: &[u8]) -> Vec<&[u8]> {
+    text.split_inclusive(|byte| *byte == b'\n').collect()
+}
+
+fn compared<'a>(old: &'a [&'a [u8]], new: &'a [&'a [u8]]) -> TextDiff<'a, 'a, [u8]> {
+    TextDiff::configure()
         .timeout(std::time::Duration::from_secs(5))
-        .diff_slices(&old, &new);
+        .diff_slices(old, new)
+}
+
+fn hunks(old: &[u8], new: &[u8], context: usize, from: &[u8], into: &[u8]) -> Vec<u8> {
+    let (old, new) = (lines(old), lines(new));
+    let diff = compared(&old, &new);
     let mut body = Vec::new();
-    for hunk in diff.unified_diff().context_radius(CONTEXT).iter_hunks() {
+    for hunk in diff.unified_diff().context_radius(context).iter_hunks() {
         if body.is_empty() {
             // A tab ends a name that has spaces.
             let end = |name: &[u8]| {

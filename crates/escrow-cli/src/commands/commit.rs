@@ -6,7 +6,7 @@ use escrow::diff::ChangeSummary;
 use escrow::error::{Error, Kind};
 use escrow::manager::CommitRequest;
 use escrow::model::text::escape;
-use escrow::model::{Expected, PlanDigest};
+use escrow::model::{Expected, PlanDigest, WholeDirs};
 use escrow::policy::select::{ReleasePattern, ReleaseSelection};
 use escrow::strategy::OnConflict;
 use serde_json::{Value, json};
@@ -278,8 +278,9 @@ fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, done: bool)
         }
     }
     for one in &preview.members {
-        for later in &one.runs_later {
-            ui.line(&show::later_line(&one.resource, later));
+        let dirs = WholeDirs::of(&one.diff);
+        for line in show::later_lines(&one.resource, &one.runs_later, &dirs, ui) {
+            ui.line(&line);
         }
     }
 }

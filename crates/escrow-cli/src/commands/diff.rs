@@ -9,14 +9,14 @@ use escrow::diff::{self, ChangeSummary};
 use escrow::error::Error;
 use escrow::manager::{PlanDiff, ResourceDiff};
 use escrow::model::text::escape;
-use escrow::model::{Change, ChangeKind, ChangedField, Detail, EntryInfo};
+use escrow::model::{Change, ChangeKind, ChangedField, Detail, EntryInfo, WholeDirs};
 use serde_json::{Value, json};
 
 use super::answer::Asker;
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::{Tone, Ui, paint, size};
+use crate::ui::{Tone, Ui, count, paint, size};
 
 /// Show everything that a plan's sandboxes changed
 ///
@@ -39,9 +39,13 @@ pub(crate) struct DiffArgs {
     /// Only this resource
     #[arg(long, short, value_name = "RESOURCE")]
     resource: Option<OsString>,
-    /// One line for each change, with sizes, and a sum (the default)
+    /// One line for each change, with sizes, and a sum (the default). A directory that is new or gone as a whole, with
+    /// much in it, is one line
     #[arg(long, group = "form")]
     stat: bool,
+    /// Name everything in such directories too
+    #[arg(long, conflicts_with_all = ["name_status", "name_only", "patch"])]
+    all: bool,
     /// One letter and one path for each change: A added, M modified, D deleted, T other type,
     /// P permissions, owner or attributes
     #[arg(long, group = "form")]
@@ -53,6 +57,9 @@ pub(crate) struct DiffArgs {
     /// one at a time with --resource. Binary and very large files are named, not shown
     #[arg(long, short, group = "form")]
     patch: bool,
+    /// With --patch, so many unchanged lines around each change
+    #[arg(long, short = 'U', value_name = "LINES", requires = "patch", default_value_t = diff::CONTEXT)]
+    unified: usize,
     /// What changed since this checkpoint, instead of what would be released
     #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["resource", "patch", "scratch"])]
     since: Option<String>,
@@ -71,9 +78,11 @@ impl DiffArgs {
             words,
             resource,
             stat: _,
+            all: _,
             name_status: _,
             name_only: _,
             patch: _,
+            unified: _,
             since: _,
             until: _,
             scratch: _,
@@ -131,11 +140,26 @@ impl DiffArgs {
             ui.say(&format!("the plan {} has no sandboxes", plan.name));
         }
         if !self.name_status && !self.name_only && !self.patch {
-            diffs.iter().for_each(|one| stat(one, ui));
+            for one in diffs {
+                // Lines are counted of files as they are now.
+                let files = since.is_none() && one.view.resource.root().is_some();
+                let contents = match files && !one.diff.is_empty() {
+                    true => Some(context.manager.contents(&found, &one.view)?),
+                    false => None,
+                };
+                let lines = |change: &Change| match &contents {
+                    Some(contents) => diff::line_counts(change, contents),
+                    None => Ok(None),
+                };
+                stat(one, &lines, self.all, ui)?;
+            }
             show_report(digest, ui);
             return Ok(());
         }
-        let mut out = ui.content();
+        let mut out = match self.patch {
+            true => ui.patch(),
+            false => ui.content(),
+        };
         for one in diffs {
             if diffs.len() > 1 {
                 writeln!(out, "# {}", one.view.resource.name).map_err(Error::Output)?;
@@ -143,7 +167,7 @@ impl DiffArgs {
             match (self.patch, self.name_only) {
                 (true, _) => {
                     let contents = context.manager.contents(&found, &one.view)?;
-                    diff::patch(&one.diff, &contents, &mut out)?;
+                    diff::patch(&one.diff, &contents, self.unified, &mut out)?;
                 }
                 (_, true) => diff::name_only(&one.diff, &mut out)?,
                 _ => diff::name_status(&one.diff, &mut out)?,
@@ -217,16 +241,26 @@ fn document(one: &ResourceDiff) -> Value {
 }
 
 /// The default form: for people.
-fn stat(one: &ResourceDiff, ui: &Ui) {
+fn stat(
+    one: &ResourceDiff,
+    line_counts: &dyn Fn(&Change) -> escrow::Result<Option<(usize, usize)>>,
+    all: bool,
+    ui: &Ui,
+) -> Result<(), Failure> {
     let name = paint(Tone::Strong, &one.view.resource.name);
     if one.diff.is_empty() {
         ui.line(&format!("{name}: no changes"));
-        return;
+        return Ok(());
     }
     ui.line(&format!("{name}: {}", show::sum(&one.diff)));
     let mut rows = Rows::default();
+    let dirs = match all {
+        true => WholeDirs::default(),
+        false => WholeDirs::of(&one.diff),
+    };
+    let mut counted = 0;
     for change in &one.diff.changes {
-        if !rows.show(change, ui) {
+        if dirs.hides(&change.path) || !rows.show(change, ui) {
             continue;
         }
         let (word, tone) = match change.kind {
@@ -243,7 +277,18 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
             Some(facts) if facts.kind == escrow::model::EntryKind::Directory => "/",
             _ => "",
         };
-        let (detail, lines) = (detail(change), lines(change));
+        let folded = dirs.folded(&change.path).map(|dir| {
+            let files = count(dir.files as u64, "file", "files");
+            format!("{files}, {}", size(dir.bytes))
+        });
+        let mut detail = folded.unwrap_or_else(|| detail(change));
+        if counted < COUNTED
+            && let Some((plus, minus)) = line_counts(change)?
+        {
+            counted += 1;
+            detail = format!("+{plus} -{minus}, {detail}");
+        }
+        let lines = lines(change);
         let path = format!("{}{slash}", change.path);
         match detail.is_empty() {
             true => ui.line(&format!("  {word}  {path}")),
@@ -257,7 +302,11 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
         }
     }
     rows.end(ui);
+    Ok(())
 }
+
+/// Of how many files lines are counted: for that both versions are read.
+const COUNTED: usize = 200;
 
 /// How many rows of one table are shown.
 const ROWS: usize = 20;

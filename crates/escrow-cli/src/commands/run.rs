@@ -6,10 +6,11 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use escrow::Plan;
+use escrow::diff;
 use escrow::error::Error;
 use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
 use escrow::model::text::Location;
-use escrow::model::{Expected, PlanDigest};
+use escrow::model::{Expected, PlanDigest, WholeDirs};
 use escrow::run::Output;
 use serde_json::{Value, json};
 
@@ -364,8 +365,10 @@ impl RunSession<'_> {
                 true => ui.say(&format!("{name}: no changes")),
                 false => ui.say(&format!("{name}: {}", show::sum(&one.diff))),
             }
-            for later in one.view.resource.runs_later(&one.diff) {
-                ui.say(&show::later_line(&one.view.resource.name, &later));
+            let later = one.view.resource.runs_later(&one.diff);
+            let dirs = WholeDirs::of(&one.diff);
+            for line in show::later_lines(&one.view.resource.name, &later, &dirs, ui) {
+                ui.say(&line);
             }
         }
         let asks = changed == Some(true) && !options.commit && !options.rollback && ui.asks();
@@ -504,9 +507,9 @@ fn ask(
                 // Standard output is the command's.
                 let aside = ui.aside();
                 for one in &found.resources {
-                    let mut out = aside.content();
+                    let mut out = aside.patch();
                     let contents = context.manager.contents(&found, &one.view)?;
-                    escrow::diff::patch(&one.diff, &contents, &mut out)?;
+                    diff::patch(&one.diff, &contents, diff::CONTEXT, &mut out)?;
                     out.flush().map_err(Error::Output)?;
                 }
             }

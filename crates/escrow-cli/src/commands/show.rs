@@ -6,7 +6,10 @@ use escrow::diff::ChangeSummary;
 use escrow::manager::{PlanView, SandboxView};
 use escrow::model::resource::FS_DIRECTORY;
 use escrow::model::text::Location;
-use escrow::model::{AutorunChange, Change, Conflict, Detail, DiffView, EntryInfo, ResourcePath};
+use escrow::model::{
+    AutorunChange, AutorunGroup, Change, Conflict, Detail, DiffView, EntryInfo, ResourcePath,
+    WholeDirs,
+};
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 
@@ -95,10 +98,26 @@ pub(crate) fn kept_lines(kept: &[(String, ResourcePath, Location)], left: &[Stri
     }
 }
 
-/// A change that will run later, for people.
-pub(crate) fn later_line(resource: &str, later: &AutorunChange) -> String {
+/// What will run later, for people: what weighs most first, and the files of a new directory as one line unless all are asked for.
+pub(crate) fn later_lines(
+    resource: &str,
+    later: &[AutorunChange],
+    dirs: &WholeDirs,
+    ui: &Ui,
+) -> Vec<String> {
     let word = paint(Tone::Careful, "runs later");
-    format!("{word}  {resource}:{}  {}", later.path, later.why)
+    let folded = match ui.is_verbose() {
+        true => WholeDirs::default().group(later),
+        false => dirs.group(later),
+    };
+    let line = |one: AutorunGroup| match one.files {
+        1 => format!("{word}  {resource}:{}  {}", one.path, one.why),
+        files => {
+            let more = format!("{files} files in a new directory, the first: {}", one.why);
+            format!("{word}  {resource}:{}/  {more}", one.path)
+        }
+    };
+    folded.into_iter().map(line).collect()
 }
 
 fn facts(facts: &EntryInfo) -> Value {

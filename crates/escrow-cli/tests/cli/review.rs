@@ -1,5 +1,7 @@
 //! Before a release: what will run later is shown apart.
 
+use escrow_testkit::model::Rng;
+
 use crate::*;
 
 #[test]
@@ -35,4 +37,151 @@ fn a_commit_of_plain_files_lists_nothing_that_runs() {
     assert_eq!(json(&cli, "commit try --dry-run")["runs_later"], value!([]));
     let done = cli.ok("commit try");
     assert!(!done.contains("runs later"), "{done}");
+}
+
+/// What an install leaves: a directory with much in it, and what lies beside it.
+const INSTALL: &str = "mkdir node_modules; echo '{}' > package.json; mkdir -p .husky; echo x > .husky/pre-push
+    for n in $(seq 40); do mkdir node_modules/p$n; echo '{}' > node_modules/p$n/package.json; echo x > node_modules/p$n/index.js; done";
+
+#[test]
+fn a_directory_that_is_new_as_a_whole_is_one_line() {
+    let (world, cli) = planned_app("filesystem_copy");
+    let sandbox = PathBuf::from(cli.ok("path try app").trim_end());
+    sh(&sandbox, INSTALL);
+    write(sandbox.join("a.txt"), "one\nand\nmore\n");
+    let shown = cli.ok("diff try");
+    has(
+        &shown,
+        [
+            "added     node_modules/  80 files, 200 B\n",
+            "added     package.json  +1 -0, 3 B\n",
+            "modified  a.txt  +2 -2, ",
+        ],
+    );
+    assert!(!shown.contains("index.js"), "{shown}");
+    has(
+        &cli.ok("diff try --all"),
+        ["node_modules/p7/index.js  +1 -0"],
+    );
+    // Data is complete.
+    assert!(
+        cli.ok("diff try --name-status")
+            .contains("node_modules/p7/index.js")
+    );
+    let all = json(&cli, "diff try");
+    assert_eq!(list(&all["resources"][0]["changes"]).len(), 125);
+    // What the next command of git runs comes first; packages are counted.
+    let said = cli.ok("commit try --dry-run");
+    let later: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("runs later"))
+        .collect();
+    assert_eq!(
+        later,
+        [
+            "runs later  app:.husky/pre-push  a git hook",
+            "runs later  app:node_modules/  40 files in a new directory, the first: a package manager runs the scripts it names, and those of what it fetches",
+            "runs later  app:package.json  a package manager runs the scripts it names, and those of what it fetches",
+        ]
+    );
+    let all = json(&cli, "commit try --dry-run");
+    assert_eq!(list(&all["runs_later"]).len(), 42);
+    assert_eq!(
+        cli.ok("-v commit try --dry-run")
+            .matches("runs later")
+            .count(),
+        42
+    );
+    // The same where it goes.
+    cli.ok("commit try --yes");
+    cli.plan("gone", "./app", "overlay");
+    cli.ok(inside("run --plan gone", "rm -r app/node_modules"));
+    let shown = cli.ok("diff gone");
+    has(&shown, ["deleted   node_modules/  80 files, 200 B\n"]);
+    assert!(!shown.contains("index.js"), "{shown}");
+    drop(world);
+}
+
+/// A name, a content, a mode and whether it is a link, at random.
+fn scatter(rng: &mut Rng, at: &Path) {
+    let names = [
+        "f",
+        "dir/f",
+        "dir/sub/f",
+        "with space",
+        "quo\"te",
+        "ta\tb",
+        "-dash",
+        "ümlaut",
+        "new\nline",
+    ];
+    let name = rng.pick(&names);
+    let path = at.join(format!("{name}{}", rng.below(3)));
+    if let Ok(found) = fs::symlink_metadata(&path) {
+        if rng.below(4) == 0 || found.is_symlink() {
+            remove(&path);
+        }
+    }
+    fs::create_dir_all(path.parent().expect("it lies in one")).expect("a directory");
+    if fs::symlink_metadata(&path).is_err() && rng.below(4) == 0 {
+        symlink(["a", "dir/f", "nowhere/at all"][rng.below(3)], &path);
+        return;
+    }
+    let mut text = String::new();
+    for _ in 0..rng.below(12) {
+        text.push_str(
+            [
+                "one\n",
+                "two\r\n",
+                "three  \n",
+                "\n",
+                "+ plus\n",
+                "--- a/x\n",
+                "@@ -1 +1 @@\n",
+            ][rng.below(7)],
+        );
+    }
+    if rng.below(3) == 0 {
+        text.push_str("no end");
+    }
+    write(&path, &text);
+    let mode = [0o644, 0o755][rng.below(2)];
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+        .expect("it is ours");
+}
+
+/// Links to other places, empty files, a mode alone, files that become links, lines without an end.
+#[test]
+fn every_patch_is_taken_by_git_and_by_patch() {
+    for seed in 0..12 {
+        let mut rng = Rng::new(seed);
+        let (world, cli) = world();
+        let app = world.dir("tree");
+        (0..14).for_each(|_| scatter(&mut rng, &app));
+        cli.plan("try", "./tree", "filesystem_copy");
+        let sandbox = PathBuf::from(cli.ok("path try tree").trim_end());
+        (0..10).for_each(|_| scatter(&mut rng, &sandbox));
+        let unified = rng.below(5);
+        let patch = cli.run(format!("diff try --patch -U {unified}")).stdout;
+        write(world.at("given"), &patch);
+        for tool in [
+            "git apply -p1 --unidiff-zero",
+            "patch -p1 --quiet --no-backup-if-mismatch",
+        ] {
+            let copy = world.dir(tool.split(' ').next().expect("a word"));
+            sh(world.path(), &format!("cp -a tree/. '{}'", copy.display()));
+            sh(
+                &copy,
+                &format!("{tool} < ../given >&2 || {{ cat ../given >&2; exit 1; }}"),
+            );
+            // A patch knows no directories.
+            let list = "find . ! -type d -printf '%p %M %l ' -exec sh -c 'test -L \"$1\" || sha256sum < \"$1\"' sh {} \\; -printf '\\n' | sort";
+            assert_eq!(
+                sh(&copy, list),
+                sh(&sandbox, list),
+                "{seed}, {tool}:\n{}",
+                String::from_utf8_lossy(&patch)
+            );
+        }
+    }
 }

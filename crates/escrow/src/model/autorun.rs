@@ -19,6 +19,8 @@ pub struct AutorunChange {
     pub path: ResourcePath,
     /// What runs it.
     pub why: &'static str,
+    /// How soon that may be: what weighs least comes first.
+    pub weight: usize,
 }
 
 /// The changes of a diff that will run later, in its order.
@@ -37,7 +39,7 @@ pub(crate) fn autorun_at(diff: &DiffView, at: &Location) -> Vec<AutorunChange> {
 fn named_so(diff: &DiffView, names: impl Fn(&Change) -> Vec<String>) -> Vec<AutorunChange> {
     let one = |change: &Change| {
         let path = change.path.clone();
-        why_of(change, &names(change)).map(|why| AutorunChange { path, why })
+        why_of(change, &names(change)).map(|(weight, why)| AutorunChange { path, why, weight })
     };
     diff.changes.iter().filter_map(one).collect()
 }
@@ -56,8 +58,8 @@ static TABLE: LazyLock<Vec<(&str, Vec<NamePattern>)>> = LazyLock::new(|| {
     table::TABLE.iter().map(row).collect()
 });
 
-/// Why a change will run later; `None` where nothing says so. What is deleted runs no more.
-fn why_of(change: &Change, names: &[String]) -> Option<&'static str> {
+/// Why a change will run later, and its place in the table; `None` where nothing says so. What is deleted runs no more.
+fn why_of(change: &Change, names: &[String]) -> Option<(usize, &'static str)> {
     // Of what is no file's its strategy says whether it may run.
     let kind = match &change.new {
         Some(new) => new.kind,
@@ -69,11 +71,12 @@ fn why_of(change: &Change, names: &[String]) -> Option<&'static str> {
         return None;
     }
     let link = kind == EntryKind::Symlink;
-    let named = TABLE.iter().find(|(_, patterns)| {
+    let named = TABLE.iter().enumerate().find(|(_, (_, patterns))| {
         let mut patterns = patterns.iter();
         patterns.any(|pattern| is_named(pattern, names, link))
     });
-    named.map(|(why, _)| *why).or_else(|| executable(change))
+    let named = named.map(|(weight, (why, _))| (weight, *why));
+    named.or_else(|| executable(change).map(|why| (TABLE.len(), why)))
 }
 
 /// Why a file that nothing names may run all the same: it can be started.

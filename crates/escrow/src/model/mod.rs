@@ -17,6 +17,7 @@ pub mod target;
 pub mod text;
 pub mod units;
 pub mod view;
+pub mod whole_dirs;
 pub(crate) mod words;
 
 pub use autorun::AutorunChange;
@@ -37,3 +38,4 @@ pub use resource::{ResourceType, ResourceTypes, Shape};
 pub use retention::{CleanupPolicy, Retention};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};
 pub use target::{Options, Target, TargetLocation};
+pub use whole_dirs::{AutorunGroup, WholeDirs};

@@ -32,7 +32,7 @@ pub(crate) fn patch(sandbox: &Sandboxed) -> String {
         .must("both sides are there");
     let mut text = Vec::new();
     diff::name_status(&one.diff, &mut text).expect("memory takes it");
-    diff::patch(&one.diff, &contents, &mut text).expect("memory takes it");
+    diff::patch(&one.diff, &contents, diff::CONTEXT, &mut text).expect("memory takes it");
     String::from_utf8(text).expect("what is shown is text")
 }
 
