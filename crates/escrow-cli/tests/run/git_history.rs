@@ -316,6 +316,11 @@ fn refs_all_releases_every_branch_and_tag_in_one_transaction() {
         &app,
         "for-each-ref --format=%(refname)%(objectname) refs/heads refs/tags",
     );
+    // A lock, and names that git would not take, are no references; one that cannot be written as text is not left out in silence.
+    let odd = "cd .git/refs/heads; cp side side.lock; cp side 'a b'; cp side \"$(printf 'c\\nd')\"; cp side \"$(printf 'e\\377')\"";
+    cli.ok(inside("run --plan t", odd));
+    assert_eq!(fails_as(&cli, "commit t --yes", 1), "unsupported");
+    cli.ok(inside("run --plan t", "cd .git/refs/heads; rm e*"));
     cli.ok(words("commit t --yes"));
     assert_eq!(
         git(

@@ -72,6 +72,33 @@ fn what_the_user_did_not_commit_is_never_merged_over() {
     assert_eq!(fails_as(&cli, "commit u", 4), "conflict");
 }
 
+// rule G1
+#[test]
+fn a_file_with_a_merge_driver_is_a_conflict_that_names_it_and_the_driver_is_not_run() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(&app, LINES);
+    sh(
+        &app,
+        "git config merge.own.driver 'touch ../../ran; exit 1'; echo 'src/a merge=own' > .gitattributes
+         git add .gitattributes; git commit -qm attributes .gitattributes",
+    );
+    cli.ok(words("plan create t -r app"));
+    let work = "sed -i 1s/.*/agent/ src/a; git commit -qm agent src/a";
+    cli.ok(inside("run --plan t", work));
+    sh(&app, "sed -i 9s/.*/user/ src/a; git commit -qm user src/a");
+    let failed = cli.run(words("--json commit t"));
+    let said = failed.stdout_text();
+    assert_eq!(failed.status, 4, "{said}");
+    assert!(said.contains("src/a") && said.contains("'own'"), "{said}");
+    cli.ok(words("commit t --yes --on-conflict ours"));
+    assert!(read(app.join("src/a")).starts_with("agent\n2\n"));
+    assert!(git(&app, "show HEAD:src/a").ends_with("8\n9\n"));
+    sh(world.path(), "test -z \"$(find . -name ran)\"");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert_sound(&app);
+}
+
 // rule G3
 #[test]
 fn where_git_cannot_merge_both_sides_are_named_and_one_can_be_taken() {

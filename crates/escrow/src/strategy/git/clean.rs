@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Read;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -192,10 +193,11 @@ impl CleanTree<'_> {
         };
         // A directory of which everything comes along is there.
         let comes = |path: &[u8]| {
-            let mut within = ignored
-                .iter()
-                .filter(|one| one.starts_with(path))
-                .peekable();
+            if !path.ends_with(b"/") {
+                return chosen.contains(path);
+            }
+            let after = ignored.range::<[u8], _>((Bound::Included(path), Bound::Unbounded));
+            let mut within = after.take_while(|one| one.starts_with(path)).peekable();
             within.peek().is_some() && within.all(|one| chosen.contains(one))
         };
         let (mut changed, mut untracked, mut others) = (Vec::new(), Vec::new(), Vec::new());

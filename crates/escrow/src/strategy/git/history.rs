@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::Sandbox;
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
-use super::repository::{Head, Refs, is_id, line, read_refs, subdir};
+use super::repository::{Head, Refs, is_id, line, read_refs, ref_name, subdir};
 use super::trees::{self, TreeChange};
 use crate::fs::Dir;
 use crate::fs::dir::DirEntry;
@@ -62,6 +62,10 @@ pub(super) struct History {
     pub(super) seed: PathBuf,
     /// The directories that it lies in.
     roots: Vec<Location>,
+    /// Where HEAD is, if that is no name of a branch that can be written as text.
+    pub(super) odd_head: Option<String>,
+    /// References whose names cannot be written as text.
+    pub(super) odd_refs: Vec<String>,
 }
 
 /// Two states of a history that are compared.
@@ -125,15 +129,24 @@ impl History {
         let base = read_refs(&packed)?;
         let mut refs = read_refs(&read_file(sandbox, b"packed-refs")?.unwrap_or_default())?;
         let roots = roots(sandbox)?;
-        for name in loose_refs(&roots)? {
+        let (names, odd) = loose_refs(&roots)?;
+        let mut odd_refs = Vec::new();
+        for name in odd {
+            odd_refs.extend(read_file(sandbox, &name)?.map(|_| escape(&name)));
+        }
+        for name in names {
             let value = line(&read_file(sandbox, name.as_bytes())?.unwrap_or_default());
             // One that stands for another one moves with that.
             if is_id(&value) {
                 refs.insert(name, value);
             }
         }
-        let at = line(&read_file(sandbox, b"HEAD")?.unwrap_or_default());
-        let branch = at.strip_prefix("ref: ").map(str::to_owned);
+        let at = read_file(sandbox, b"HEAD")?.unwrap_or_default();
+        let at = at.trim_ascii_end();
+        let named = at.strip_prefix(b"ref: ").map(<[u8]>::trim_ascii_start);
+        let branch = named.and_then(ref_name);
+        let odd_head = named.filter(|_| branch.is_none()).map(escape);
+        let at = line(at);
         let commit = match &branch {
             Some(branch) => refs.get(branch).cloned(),
             None => Some(at).filter(|id| is_id(id)),
@@ -148,6 +161,8 @@ impl History {
             objects,
             seed,
             roots,
+            odd_head,
+            odd_refs,
         })
     }
 
@@ -506,18 +521,18 @@ pub(super) fn roots(sandbox: &dyn Sandbox) -> Result<Vec<Location>> {
         .collect())
 }
 
-/// The names that a reference with a file of its own may have: some may be gone by now.
-fn loose_refs(roots: &[Location]) -> Result<BTreeSet<String>> {
-    let mut names = BTreeSet::new();
+/// The names that a reference with a file of its own may have: some may be gone by now; and those that are no text.
+fn loose_refs(roots: &[Location]) -> Result<(BTreeSet<String>, BTreeSet<Vec<u8>>)> {
+    let (mut names, mut odd) = (BTreeSet::new(), BTreeSet::new());
     for root in roots {
         let Ok(root) = Dir::open(root.as_path()) else {
             continue;
         };
         if let Some(refs) = subdir(&root, b"refs")? {
-            add_names(&refs, "refs", &mut names)?;
+            add_names(&refs, b"refs", &mut names, &mut odd)?;
         }
     }
-    Ok(names)
+    Ok((names, odd))
 }
 
 fn check_plain(dir: &Dir, entry: &DirEntry, name: &str) -> Result<()> {
@@ -540,14 +555,18 @@ fn check_plain(dir: &Dir, entry: &DirEntry, name: &str) -> Result<()> {
     }
 }
 
-fn add_names(dir: &Dir, prefix: &str, names: &mut BTreeSet<String>) -> Result<()> {
+fn add_names(
+    dir: &Dir,
+    prefix: &[u8],
+    names: &mut BTreeSet<String>,
+    odd: &mut BTreeSet<Vec<u8>>,
+) -> Result<()> {
     for entry in dir.entries()? {
-        let name = format!("{prefix}/{}", String::from_utf8_lossy(&entry.name));
+        let name = [prefix, b"/", &entry.name].concat();
         match entry.meta.kind {
-            EntryKind::Directory => add_names(&dir.subdir(&entry.name)?, &name, names)?,
-            EntryKind::File => {
-                names.insert(name);
-            }
+            EntryKind::Directory => add_names(&dir.subdir(&entry.name)?, &name, names, odd)?,
+            EntryKind::File if std::str::from_utf8(&name).is_err() => drop(odd.insert(name)),
+            EntryKind::File => names.extend(ref_name(&name)),
             _ => {}
         }
     }

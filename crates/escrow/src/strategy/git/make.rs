@@ -96,7 +96,7 @@ impl Making<'_> {
 
     /// The tree of a merge, with one side where git could not merge.
     fn merge(&self, found: &Merge, theirs: &str, ours: &str) -> Result<String> {
-        let merged = merge(|| self.call(), theirs, ours)?;
+        let merged = merge(|| self.call(), theirs, ours, self.area)?;
         if merged != *found {
             return Err(StrategyError::Moved {
                 path: in_git_dir("HEAD")?,

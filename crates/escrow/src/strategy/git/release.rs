@@ -7,14 +7,14 @@ use std::path::Path;
 
 use super::super::error::Result;
 use super::GitMetadata;
-use super::command::Git;
+use super::command::{Git, GitCall};
 use super::history::{History, path_of};
 use super::index::{IndexChange, PrivateIndex, read_index, stages};
 use super::intent::conflict;
-use super::repository::{Head, RefMove, line, path_text};
+use super::repository::{Head, RefMove, is_id, line, path_text};
 use super::trees::{self, TreeChange, TreeEntry, parts};
-use crate::fs::{Dir, Meta, state_dir};
-use crate::model::text::Location;
+use crate::fs::{Dir, Meta, remove, state_dir};
+use crate::model::text::{Location, escape};
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::{OnConflict, Sandbox};
 
@@ -47,6 +47,8 @@ pub(super) struct Merge {
 pub(super) struct Sides {
     pub(super) ours: Option<TreeEntry>,
     pub(super) theirs: Option<TreeEntry>,
+    /// How `.gitattributes` want it to be merged, if not by lines.
+    pub(super) driver: Option<String>,
 }
 
 /// A file of the checkout that becomes what the histories make of it.
@@ -136,6 +138,14 @@ impl Look<'_> {
                 return Err(super::refused("release this history", &why));
             }
         }
+        let all = self.sandbox.options.all_refs;
+        let odd = self.history.odd_refs.iter().filter(|_| all);
+        if let Some(name) = self.history.odd_head.iter().chain(odd).next() {
+            let why = format!(
+                "'{name}' is no name of a reference that can be released; rename it inside"
+            );
+            return Err(super::refused("release this history", &why));
+        }
         let (base, user) = (&self.sandbox.head, self.sandbox.repository.head(self.git)?);
         let mut found = Found::default();
         let ours = self.work.as_ref().or(self.history.head.commit.as_ref());
@@ -198,7 +208,7 @@ impl Look<'_> {
             return Ok(());
         }
         if !within(theirs, ours)? {
-            let merge = merge(call, theirs, ours)?;
+            let merge = merge(call, theirs, ours, self.scratch)?;
             self.note_contested(found, &merge, (theirs, ours))?;
             branch.merge = Some(merge);
         }
@@ -233,9 +243,13 @@ impl Look<'_> {
                 found.diverged.push(Conflict::of(path, &what));
                 continue;
             }
-            let what = match (&sides.ours, &sides.theirs) {
-                (None, _) => "its deletion was committed here, another version there".to_owned(),
-                (_, None) => "another version was committed here, its deletion there".to_owned(),
+            let what = match (&sides.ours, &sides.theirs, &sides.driver) {
+                (None, ..) => "its deletion was committed here, another version there".to_owned(),
+                (_, None, _) => "another version was committed here, its deletion there".to_owned(),
+                (.., Some(driver)) => format!(
+                    "both sides committed changes, and '.gitattributes' wants it merged with '{driver}', which is not run; take a \
+                     side with --on-conflict, {inside}"
+                ),
                 _ => format!(
                     "both sides committed changes to the same lines; take a side with --on-conflict, {inside}"
                 ),
@@ -477,7 +491,7 @@ pub(super) fn read_all(from: impl Read) -> Result<Vec<u8>> {
 
 /// The contents of objects, in one call.
 pub(super) fn read_blobs(
-    call: super::command::GitCall<'_>,
+    call: GitCall<'_>,
     ids: BTreeSet<&str>,
 ) -> Result<BTreeMap<String, Vec<u8>>> {
     let asked: String = ids.iter().flat_map(|id| [*id, "\n"]).collect();
@@ -497,11 +511,13 @@ pub(super) fn read_blobs(
 }
 
 /// Merges two commits, without touching anything. Moved files count as deleted and new ones: the files of the checkout
-/// are released where they lie in the sandbox.
+/// are released where they lie in the sandbox. A file that both sides changed and for which `.gitattributes` wants another
+/// merge than by lines is contested: no driver is run. `scratch` is for an index.
 pub(super) fn merge<'g>(
-    call: impl Fn() -> super::command::GitCall<'g>,
+    call: impl Fn() -> GitCall<'g>,
     theirs: &str,
     ours: &str,
+    scratch: &Dir,
 ) -> Result<Merge> {
     let args = [
         "merge-tree",
@@ -511,7 +527,7 @@ pub(super) fn merge<'g>(
         theirs,
         ours,
     ];
-    let (_, said) = call().set("merge.renames=false").args(args).either()?;
+    let (clean, said) = call().set("merge.renames=false").args(args).either()?;
     let mut all = parts(&said);
     let tree = line(all.next().unwrap_or_default());
     let mut contested: BTreeMap<Vec<u8>, Sides> = BTreeMap::new();
@@ -529,5 +545,66 @@ pub(super) fn merge<'g>(
             _ => {}
         }
     }
-    Ok(Merge { tree, contested })
+    if !is_id(&tree) || clean != contested.is_empty() {
+        return Err(super::StrategyError::Git {
+            what: "merge the histories".to_owned(),
+            said: "its answer cannot be read".to_owned(),
+        });
+    }
+    let mut merge = Merge { tree, contested };
+    let changed = |side: &str| -> Result<BTreeSet<Vec<u8>>> {
+        let all = trees::between(call(), side, &merge.tree)?.into_iter();
+        Ok(all.map(|one| one.path).collect())
+    };
+    let (there, here) = (changed(theirs)?, changed(ours)?);
+    let both = there.intersection(&here).chain(merge.contested.keys());
+    let both: Vec<Vec<u8>> = both.cloned().collect();
+    let drivers = drivers(&call, theirs, &both, scratch)?;
+    let paths: Vec<Vec<u8>> = drivers.keys().cloned().collect();
+    let (there, here) = (
+        trees::entries(&call, theirs, &paths)?,
+        trees::entries(&call, ours, &paths)?,
+    );
+    for (path, driver) in drivers {
+        let sides = merge.contested.entry(path.clone()).or_insert(Sides {
+            ours: here.get(&path).cloned(),
+            theirs: there.get(&path).cloned(),
+            driver: None,
+        });
+        sides.driver = Some(driver);
+    }
+    Ok(merge)
+}
+
+/// The files among these which `.gitattributes` of a commit want to be merged otherwise than by lines, and how.
+fn drivers<'g>(
+    call: impl Fn() -> GitCall<'g>,
+    commit: &str,
+    paths: &[Vec<u8>],
+    scratch: &Dir,
+) -> Result<BTreeMap<Vec<u8>, String>> {
+    const INDEX: &str = "attributes-index";
+    if paths.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    remove::remove(scratch, INDEX.as_bytes())?;
+    let with = |args: &[&str]| {
+        let file = scratch.path().join(INDEX);
+        call().env("GIT_INDEX_FILE", file).args(args)
+    };
+    with(&["read-tree", commit]).run()?;
+    let asked: Vec<&[u8]> = paths.iter().flat_map(|path| [&path[..], b"\0"]).collect();
+    let asked = with(&["check-attr", "--cached", "-z", "--stdin", "merge"]).input(asked.concat());
+    let said = asked.run()?;
+    remove::remove(scratch, INDEX.as_bytes())?;
+    let said: Vec<&[u8]> = said.split(|&byte| byte == 0).collect();
+    let mut found = BTreeMap::new();
+    for one in said.chunks_exact(3) {
+        if let [path, _, value] = one
+            && !matches!(*value, b"unspecified" | b"set" | b"text")
+        {
+            found.insert(path.to_vec(), escape(value));
+        }
+    }
+    Ok(found)
 }

@@ -79,12 +79,23 @@ impl Repository {
 
     /// The repository of a checkout, whatever is under way in it; none where git knows none there.
     pub(super) fn there(git: &Git, checkout: &Path) -> Result<Option<Self>> {
-        let found = Place::of(checkout).and_then(|place| Self::open(git, place));
-        match found {
-            Err(StrategyError::Git { .. } | StrategyError::Unsupported { .. }) => Ok(None),
-            Err(StrategyError::Fs(error)) if error.is_absent() => Ok(None),
-            found => found.map(Some),
+        let place = match Place::of(checkout) {
+            Err(StrategyError::Unsupported { .. }) => return Ok(None),
+            Err(StrategyError::Fs(error)) if error.is_absent() => return Ok(None),
+            place => place?,
+        };
+        // What git takes for a repository.
+        let shared = Dir::open(place.shared())?;
+        for (dir, name) in [
+            (&Dir::open(&place.git_dir)?, "HEAD"),
+            (&shared, "objects"),
+            (&shared, "refs"),
+        ] {
+            if dir.stat(name.as_bytes())?.is_none() {
+                return Ok(None);
+            }
         }
+        Self::open(git, place).map(Some)
     }
 
     /// Where references, objects and settings are.
@@ -126,8 +137,15 @@ impl Repository {
         let branch = self.call(git).args(["symbolic-ref", "-q", "HEAD"]).ask()?;
         let args = ["rev-parse", "-q", "--verify", "HEAD^{commit}"];
         let commit = self.call(git).args(args).ask()?;
+        let branch = branch.map(|name| {
+            let name = name.trim_ascii_end();
+            ref_name(name).ok_or_else(|| {
+                let why = format!("the name of its branch is not UTF-8 ('{}')", escape(name));
+                super::refused("keep a private history here", &why)
+            })
+        });
         Ok(Head {
-            branch: branch.map(|name| line(&name)),
+            branch: branch.transpose()?,
             commit: commit.map(|id| line(&id)),
         })
     }
@@ -379,24 +397,42 @@ pub(super) fn line(said: &[u8]) -> String {
     String::from_utf8_lossy(said).trim_end().to_owned()
 }
 
-/// What `packed-refs` holds.
+/// What `packed-refs` holds. What has no name that git would take is no reference.
 pub(super) fn read_refs(packed: &[u8]) -> Result<Refs> {
     let mut refs = Refs::new();
     for one in packed.split(|&byte| byte == b'\n') {
         if one.is_empty() || one.starts_with(b"#") || one.starts_with(b"^") {
             continue;
         }
-        let text = String::from_utf8_lossy(one);
-        match text.split_once(' ') {
-            Some((id, name)) if is_id(id) => refs.insert(name.to_owned(), id.to_owned()),
+        let mut parts = one.splitn(2, |&byte| byte == b' ');
+        let (id, name) = (parts.next().unwrap_or_default(), parts.next());
+        match (std::str::from_utf8(id), name) {
+            (Ok(id), Some(name)) if is_id(id) => {
+                refs.extend(ref_name(name).map(|name| (name, id.to_owned())));
+            }
             _ => {
                 return Err(StrategyError::Damaged {
                     what: "its packed-refs cannot be read".to_owned(),
                 });
             }
-        };
+        }
     }
     Ok(refs)
+}
+
+/// The name of a reference, if git would take it (`git check-ref-format`) and it can be written as text. An agent may write any
+/// other, and so may a lock have one.
+pub(super) fn ref_name(name: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(name).ok()?;
+    let odd = |c: char| c.is_ascii_control() || " ~^:?*[\\".contains(c);
+    let part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && !part.ends_with('.')
+            && !part.ends_with(".lock")
+    };
+    let good = !text.contains(odd) && !text.contains("..") && !text.contains("@{");
+    (good && text.split('/').all(part)).then(|| text.to_owned())
 }
 
 /// Whether this is the whole name of an object.
