@@ -7,7 +7,7 @@ use escrow_testkit::{Cli, World};
 
 use crate::git::{assert_sound, git, world};
 use crate::git_default::strategy;
-use crate::{binary, inside, json, read, sh, words};
+use crate::{binary, fails_as, inside, json, read, sh, words};
 
 /// A checkout `app` that a script makes in the world.
 fn made(world: &World, script: &str) -> (Cli, PathBuf) {
@@ -148,26 +148,50 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
     let world = world();
     let (cli, app) = made(&world, &format!("{SUBMODULE}; git clone -q up app"));
     lives(&cli, &app, "absent");
+    // One that is initialised inside has its history in the private git directory.
+    cli.ok(words("plan create t -r ."));
+    let init = "git -c protocol.file.allow=always submodule --quiet update --init; echo more > n";
+    cli.ok(inside("run --plan t", init));
+    assert_eq!(fails_as(&cli, "commit t --yes", 1), "unsupported");
+    cli.ok(words("commit t --yes --exclude lib/** --exclude lib"));
+    assert_eq!(git(&app, "status --short"), "?? n\n");
+    cli.ok(words("cleanup t --yes"));
     for more in ["", "echo dirty >> app/lib/l"] {
         let world = world_of_submodules(more);
         let (cli, app) = (
             Cli::new(&world, &binary()).cwd(world.path().join("app")),
             world.path().join("app"),
         );
-        let status = git(&app, "status --short");
+        let (lib, status) = (app.join("lib"), git(&app, "status --short"));
+        let before = state(&lib);
         let made = json(&cli, "plan create t -r .");
-        assert_eq!(made["sandboxes"][0]["strategy"], "overlay", "{made}");
-        let said = made["sandboxes"][0]["message"].to_string();
-        assert!(said.contains("submodules that are checked out"), "{said}");
-        cli.ok(inside(
+        assert_eq!(made["sandboxes"][0]["strategy"], "git_worktree", "{made}");
+        let said = cli.ok(inside(
             "run --plan t",
-            "cd lib; echo more >> l; git status --short",
+            "git status --short; cd lib; echo more >> l; git log --format=%s; git status --short; git fsck; git stash list
+             git branch own; cd ..; echo two >> a; git commit -qm work a; git submodule status",
         ));
+        assert!(said.starts_with(&status), "{said}");
+        assert!(said.contains("lib\n M l\n"), "{said}");
         cli.ok(words("commit t --yes"));
-        assert!(read(app.join("lib/l")).ends_with("more\n"));
+        assert!(read(lib.join("l")).ends_with("more\n"));
+        assert_eq!(git(&lib, "for-each-ref refs/escrow"), "");
+        assert_eq!(git(&lib, "branch --list own"), "");
+        assert_eq!(git(&app, "log --format=%s -1"), "work\n");
+        assert_eq!(git(&app, "status --short"), " m lib\n");
         cli.ok(words("undo t --yes"));
         assert_eq!(git(&app, "status --short"), status);
         cli.ok(words("cleanup t --yes"));
+        // Commits of the submodule are not released, and that is said.
+        cli.ok(words("plan create u -r ."));
+        cli.ok(inside("run --plan u", "echo x >> lib/l; git -C lib -c user.name=U -c user.email=u@e commit -qam x; echo y > y"));
+        assert_eq!(fails_as(&cli, "commit u --yes", 1), "unsupported");
+        cli.ok(inside("run --plan u", "git -C lib reset -q --soft HEAD^"));
+        cli.ok(words("rollback u --yes"));
+        cli.ok(words("cleanup u --yes"));
+        assert_eq!(state(&lib), before);
+        assert_eq!(git(&app, "status --short"), status);
+        assert_sound(&app);
     }
 }
 

@@ -15,7 +15,7 @@ use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
 use super::history::{History, in_git_dir, read_file, roots};
 use super::intent::GitIntent;
-use super::repository::{Head, path_text, subdir};
+use super::repository::{Head, path_text, subdir, zero};
 use super::seed;
 use super::trees::{self, TreeChange, TreeEntry, parts, split_tab};
 use crate::fs::{Cause, Dir, Meta, remove};
@@ -285,7 +285,7 @@ impl GitIntent {
         }
         let objects = [self.repository.objects()];
         let now = read_index(git.at(self.settings.as_path()).objects(&objects), work)?;
-        let zero = self.repository.zero();
+        let zero = zero(&self.repository.format);
         let (mut input, mut paths, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         for one in &self.release.index {
             let path = one.path.as_bytes();
@@ -343,10 +343,7 @@ impl GitIntent {
             set.map_err(|errno| work.error("set the metadata of", INDEX, Cause::Os(errno)))?;
         }
         let synced = work.file(INDEX)?.0.sync_all();
-        synced.map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            work.error("sync", INDEX, Cause::Os(errno))
-        })?;
+        synced.map_err(|error| seed::io_error(work, "sync", INDEX, &error))?;
         Ok(true)
     }
 }

@@ -11,7 +11,7 @@ use super::history::{History, in_git_dir};
 use super::intent::{Release, SETTINGS};
 use super::release::{BranchMove, Found, Merge, merge, read_blobs};
 use super::replace::{self, NewFile};
-use super::repository::{RefMove, line};
+use super::repository::{RefMove, line, zero};
 use super::seed;
 use super::trees::{self, SUBMODULE, TreeEntry};
 use crate::fs::{Dir, accounts, remove};
@@ -118,7 +118,7 @@ impl Making<'_> {
                 OnConflict::Theirs => &sides.theirs,
                 _ => &sides.ours,
             };
-            let zero = ("0".to_owned(), self.sandbox.repository.zero());
+            let zero = ("0".to_owned(), zero(&self.sandbox.repository.format));
             let (mode, id) = taken.as_ref().unwrap_or(&zero);
             input.extend(format!("{mode} {id}\t").into_bytes());
             input.extend(path);

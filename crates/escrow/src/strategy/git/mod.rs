@@ -20,6 +20,7 @@ mod history;
 mod index;
 mod intent;
 mod make;
+mod modules;
 mod named;
 mod options;
 mod place;
@@ -32,7 +33,7 @@ mod trees;
 mod work;
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
@@ -41,6 +42,7 @@ use serde::{Deserialize, Serialize};
 use self::clean::CleanTree;
 use self::command::Git;
 use self::intent::GitIntent;
+use self::modules::Module;
 use self::options::GitOptions;
 use self::repository::{Head, RefMove, Repository};
 use self::session::GitSession;
@@ -86,12 +88,9 @@ struct GitMetadata {
     options: GitOptions,
     /// Where the seed is: in its own area, or in that of the sandbox it was forked from.
     seed: Location,
-}
-
-impl GitMetadata {
-    fn seed(&self) -> PathBuf {
-        self.seed.as_path().to_owned()
-    }
+    /// The submodules that are checked out, where the files are seen as they lie.
+    #[serde(default)]
+    modules: Vec<Module>,
 }
 
 /// A state of both, or an intent of both.
@@ -178,7 +177,15 @@ impl GitWorktree {
             area.make_dir(name, 0o700)?;
         }
         let base = clean::wanted(request.target)?;
+        let modules = match base {
+            Some(_) => Vec::new(),
+            None => modules::find(git, &repository, at)?,
+        };
         let (head, mut warnings) = self.begin(request, &repository, at, base, area)?;
+        for module in &modules {
+            self.keep(request, &module.repository, module.base(), area)?;
+        }
+        modules::fill(git, &modules, &area.subdir(SEED)?)?;
         let mut target = request.target.clone();
         target.carved.push(git_dir());
         target.carved.sort_unstable();
@@ -213,6 +220,7 @@ impl GitWorktree {
             depends_on: Vec::new(),
             options,
             seed: Location::from(seed.path()),
+            modules,
         };
         warnings.extend(files.warnings);
         let what = match base {
@@ -279,6 +287,9 @@ impl GitWorktree {
             })
         };
         self.keep(request, &other.repository, &other.head, area)?;
+        for module in &other.modules {
+            self.keep(request, &module.repository, module.base(), area)?;
+        }
         let files = made(&other.files, &snapshot.files, FILES)?;
         let private = made(&other.git, &snapshot.git, GIT)?;
         let mut depends_on = other.depends_on;
@@ -293,6 +304,7 @@ impl GitWorktree {
             depends_on,
             options: other.options,
             seed: other.seed,
+            modules: other.modules,
         };
         Ok(Created {
             sandbox: reference(request, &sandbox),
@@ -459,20 +471,36 @@ impl Strategy for GitWorktree {
             let Ok(git) = self.git.get_or_init(Git::find) else {
                 return Ok(());
             };
-            return match Repository::there(git, at)? {
-                Some(repository) => self.forget(&repository, &name, None),
-                None => Ok(()),
+            let Some(repository) = Repository::there(git, at)? else {
+                return Ok(());
             };
+            for git_dir in modules::git_dirs(&repository)? {
+                let module = Repository::in_dir(git, &git_dir)?;
+                self.forget(&module, &name, None)?;
+            }
+            return self.forget(&repository, &name, None);
         }
         let sandbox = metadata(sandbox)?;
         self.below.cleanup(&sandbox.files, target)?;
         self.below.cleanup(&sandbox.git, target)?;
-        let area = Dir::open(sandbox.area.as_path());
+        let area = Dir::open(sandbox.area.as_path()).ok();
+        let modules = sandbox.modules.iter().map(|one| &one.repository);
+        let all: Vec<&Repository> = modules.chain([&sandbox.repository]).collect();
         // A repository that is gone keeps nothing.
-        match Dir::open(sandbox.repository.common()) {
-            Err(error) if error.is_absent() => Ok(()),
-            _ => self.forget(&sandbox.repository, &name, area.ok().as_ref()),
+        let there = |one: &&&Repository| match Dir::open(one.common()) {
+            Err(error) => !error.is_absent(),
+            Ok(_) => true,
+        };
+        let all: Vec<&Repository> = all.iter().filter(there).copied().collect();
+        // The mark does not say in which of them a killed process left locks.
+        if let Some(area) = &area {
+            for one in &all {
+                one.shared()
+                    .clear_locks([name.as_str()].into_iter(), area)?;
+            }
         }
+        all.iter()
+            .try_for_each(|one| self.forget(one, &name, area.as_ref()))
     }
 }
 

@@ -14,9 +14,8 @@ use super::command::{Git, GitCall};
 use super::history::{History, in_git_dir, path_of, read_file, roots};
 use super::release::read_all;
 use super::replace::{self, NewFile, Replacement};
-use super::repository::{Repository, subdir};
+use super::repository::{Repository, settings_in, subdir};
 use super::seed;
-use super::trees::parts;
 use crate::fs::{Dir, remove};
 use crate::model::digest::VersionDigest;
 use crate::model::text::escape;
@@ -205,14 +204,9 @@ impl Named<'_> {
     fn read_settings(&self, bytes: &[u8]) -> Result<Settings> {
         remove::remove(self.scratch, b"settings")?;
         seed::write(self.scratch, "settings", bytes)?;
-        let call = self.config("settings");
-        let said = call.args(["--no-includes", "-z", "--list"]).run()?;
         let mut settings = Settings::new();
-        for one in parts(&said) {
-            let text = String::from_utf8_lossy(one).into_owned();
-            let (key, value) = text.split_once('\n').unwrap_or((&text, "true"));
-            let values: &mut Vec<String> = settings.entry(key.to_owned()).or_default();
-            values.push(value.to_owned());
+        for (key, value) in settings_in(self.git, &self.scratch.path().join("settings"))? {
+            settings.entry(key).or_default().push(value);
         }
         Ok(settings)
     }

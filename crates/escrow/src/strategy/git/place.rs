@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::super::error::Result;
-use super::repository::{path_text, subdir};
+use super::repository::path_text;
 use crate::fs::{Dir, state_dir};
 use crate::model::text::Location;
 
@@ -30,7 +30,7 @@ pub(super) struct Place {
     pub(super) git_dir: PathBuf,
     pub(super) common: Option<PathBuf>,
     /// Whether it lies in the checkout.
-    inside: bool,
+    pub(super) inside: bool,
 }
 
 fn refused(why: impl AsRef<str>) -> super::StrategyError {
@@ -95,11 +95,6 @@ impl Place {
             if there.stat(name.as_bytes())?.is_some() {
                 return Err(refused(format!("{what} is under way in it")));
             }
-        }
-        if let Some(modules) = subdir(&there, b"modules")?
-            && !modules.entries()?.is_empty()
-        {
-            return Err(refused("it has submodules that are checked out"));
         }
         self.check_own(checkout, &there, settings)?;
         // What is released is renamed into both.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::repository::path_text;
+use super::seed;
 use crate::fs::{Cause, Dir, Fingerprint, Meta};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
@@ -57,13 +58,9 @@ pub(super) fn stage(area: &Dir, all: &mut Vec<Replacement>, file: &NewFile<'_>) 
     let (slots, name) = (area.subdir(SLOTS)?, slot(all.len()));
     let mut new = None;
     if let Some(content) = file.content {
-        let failed = |error: &std::io::Error| {
-            let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
-            slots.error("write", &name, Cause::Os(errno))
-        };
         let mut made = slots.create(&name, 0o600)?;
-        made.write_all(content).map_err(|error| failed(&error))?;
-        made.sync_all().map_err(|error| failed(&error))?;
+        let written = made.write_all(content).and_then(|()| made.sync_all());
+        written.map_err(|error| seed::io_error(&slots, "write", &name, &error))?;
         let root = Dir::open(file.root)?;
         let model = match &file.old {
             Some(old) => *old,

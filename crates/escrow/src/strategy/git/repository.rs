@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
 use super::place::Place;
+use super::trees::parts;
 use crate::fs::{Dir, Meta, remove};
 use crate::model::text::{Location, escape};
 use crate::run::program::LIMIT;
@@ -65,6 +66,19 @@ impl Repository {
             &read_settings(git, &place.git_dir, place.shared())?,
         )?;
         Self::open(git, place)
+    }
+
+    /// The one whose git directory this is, whatever it is of.
+    pub(super) fn in_dir(git: &Git, git_dir: &Path) -> Result<Self> {
+        let (git_dir, common) = (git_dir.to_owned(), None);
+        Self::open(
+            git,
+            Place {
+                git_dir,
+                common,
+                inside: false,
+            },
+        )
     }
 
     fn open(git: &Git, place: Place) -> Result<Self> {
@@ -210,11 +224,6 @@ impl Repository {
         Ok(packed)
     }
 
-    /// The name of no object.
-    pub(super) fn zero(&self) -> String {
-        "0".repeat(if self.format == "sha256" { 64 } else { 40 })
-    }
-
     /// Changes references as one, each only if it is what it was; a value of none is a reference that does not exist.
     ///
     /// In an `area`, [`MOVING`] says that it is under way, so that locks can be removed which a killed process left, and
@@ -261,7 +270,7 @@ impl Repository {
     }
 
     fn transaction(&self, moves: &[RefMove]) -> Vec<u8> {
-        let zero = self.zero();
+        let zero = zero(&self.format);
         let mut input = Vec::from(&b"start\0"[..]);
         for one in moves {
             let value = |of: &Option<String>| of.clone().unwrap_or_else(|| zero.clone());
@@ -357,6 +366,11 @@ pub(super) struct RefMove {
     pub(super) new: Option<String>,
 }
 
+/// The name of no object, in a repository of this format.
+pub(super) fn zero(format: &str) -> String {
+    "0".repeat(if format == "sha256" { 64 } else { 40 })
+}
+
 /// The settings in the shared git directory, then those that this worktree has for itself.
 fn read_settings(git: &Git, git_dir: &Path, shared: &Path) -> Result<Vec<(String, String)>> {
     let mut settings = match Dir::open(shared)?.stat(b"config")? {
@@ -371,7 +385,8 @@ fn read_settings(git: &Git, git_dir: &Path, shared: &Path) -> Result<Vec<(String
     Ok(settings)
 }
 
-fn settings_in(git: &Git, file: &Path) -> Result<Vec<(String, String)>> {
+/// The settings in one file, in their order, without those of files that it includes.
+pub(super) fn settings_in(git: &Git, file: &Path) -> Result<Vec<(String, String)>> {
     let args = ["config", "--no-includes", "-z", "--list", "--file"];
     let said = git.anywhere().args(args).args([file]).run()?;
     let one = |text: &[u8]| {
@@ -379,8 +394,7 @@ fn settings_in(git: &Git, file: &Path) -> Result<Vec<(String, String)>> {
         let (key, value) = text.split_once('\n').unwrap_or((&text, "true"));
         (key.to_owned(), value.to_owned())
     };
-    let all = said.split(|&byte| byte == 0).filter(|one| !one.is_empty());
-    Ok(all.map(one).collect())
+    Ok(parts(&said).map(one).collect())
 }
 
 /// A directory in another one, if it is there.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use super::super::error::Result;
+use super::super::error::{Result, StrategyError};
 use super::command::Git;
 use super::repository::{Head, Repository, subdir};
 use crate::fs::content::{self, Reflinks};
@@ -45,8 +45,9 @@ const KEPT: [&str; 25] = [
     "extensions.partialclone",
 ];
 
-/// The same of each branch and remote.
-const KEPT_OF_EACH: [(&str, &[&str]); 2] = [
+/// The same of each branch, remote and submodule.
+const KEPT_OF_EACH: [(&str, &[&str]); 3] = [
+    ("submodule.", &["url", "active", "branch"]),
     ("branch.", &["remote", "merge", "rebase", "description"]),
     (
         "remote.",
@@ -205,10 +206,19 @@ fn quoted(value: &str) -> String {
 
 pub(super) fn write(dir: &Dir, name: &str, bytes: &[u8]) -> Result<()> {
     let mut file = dir.create(name.as_bytes(), 0o644)?;
-    file.write_all(bytes).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        dir.error("write", name.as_bytes(), Cause::Os(errno)).into()
-    })
+    let written = file.write_all(bytes);
+    written.map_err(|error| io_error(dir, "write", name.as_bytes(), &error))
+}
+
+/// What the standard library says of a file, as an error of it.
+pub(super) fn io_error(
+    dir: &Dir,
+    action: &'static str,
+    name: &[u8],
+    error: &std::io::Error,
+) -> StrategyError {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    dir.error(action, name, Cause::Os(errno)).into()
 }
 
 /// Copies a file, if it is there.
@@ -218,9 +228,7 @@ pub(super) fn copy(from: &Dir, to: &Dir, name: &[u8]) -> Result<bool> {
         found => found?,
     };
     let new = to.create(name, 0o644)?;
-    content::transfer(&file, &new, &meta, &Reflinks::wanted()).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        to.error("write", name, Cause::Os(errno))
-    })?;
+    let copied = content::transfer(&file, &new, &meta, &Reflinks::wanted());
+    copied.map_err(|error| io_error(to, "write", name, &error))?;
     Ok(true)
 }

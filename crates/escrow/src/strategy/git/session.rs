@@ -19,9 +19,10 @@ use super::history::{self, Compared, History, RefState, STASH, is_released};
 use super::index::{self, PrivateIndex};
 use super::intent::{self, GitIntent, Release};
 use super::make::Making;
+use super::modules;
 use super::named::Named;
 use super::release::{Found, Look};
-use super::repository::line;
+use super::repository::{Repository, line, path_text};
 use super::work::Work;
 use super::{Both, CommitIntent, FILES, GIT, GitMetadata, NAME, both, git_dir, refused, seed};
 use crate::event::Observer;
@@ -73,7 +74,7 @@ fn snapshot(stored: &Snapshot) -> Result<GitSnapshot> {
 impl GitSession {
     fn history(&self) -> Result<History> {
         let user = self.sandbox.repository.objects();
-        History::read(&*self.private, self.sandbox.seed(), user)
+        History::read(&*self.private, self.sandbox.seed.as_path().to_owned(), user)
     }
 
     /// The sandbox a path is in, and the path in it.
@@ -385,6 +386,13 @@ impl Sandbox for GitSession {
         if request.preview.part && whole {
             check_part(&last, &history, &own)?;
         }
+        modules::check(
+            &self.sandbox.modules,
+            &*self.private,
+            &*self.files,
+            &own,
+            whole,
+        )?;
         // What the histories settle is none of the files' business, but for deletions, which may be those of whole directories.
         let merged = |one: &&Change| {
             let found = last.found.merged.get(&one.path);
@@ -453,11 +461,16 @@ impl Sandbox for GitSession {
         access
             .mounts
             .extend(private.into_iter().map(|mount| moved(mount, at)));
-        access.mounts.push(Mount {
+        let borrowed = |at: &Path, repository: &Repository| Mount {
             at: Location::from(at.join(seed::BORROWED)),
-            view: View::ReadOnly(Location::from(self.sandbox.repository.objects())),
+            view: View::ReadOnly(Location::from(repository.objects())),
             area: None,
-        });
+        };
+        access.mounts.push(borrowed(at, &self.sandbox.repository));
+        for module in &self.sandbox.modules {
+            let at = at.join(path_text(module.at.as_bytes()));
+            access.mounts.push(borrowed(&at, &module.repository));
+        }
         Ok(access)
     }
 }

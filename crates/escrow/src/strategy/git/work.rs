@@ -6,17 +6,16 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use rustix::io::Errno;
-
 use super::super::Sandbox;
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
 use super::history::{History, path_of};
 use super::index::PrivateIndex;
 use super::release::read_all;
-use super::repository::line;
-use super::trees::{self, parts};
-use crate::fs::{Cause, Dir, remove};
+use super::repository::{line, zero};
+use super::seed;
+use super::trees::{self, SUBMODULE, parts};
+use crate::fs::{Dir, remove};
 use crate::model::text::escape;
 use crate::model::{Change, DiffView, EntryKind, ResourcePath};
 
@@ -88,10 +87,7 @@ impl Work<'_> {
                     "it is not merged; settle that inside",
                 ));
             }
-            let zero = (
-                "0".to_owned(),
-                "0".repeat(if self.format == "sha256" { 64 } else { 40 }),
-            );
+            let zero = ("0".to_owned(), zero(self.format));
             let (mode, id) = after.get(&0).unwrap_or(&zero);
             input.extend(format!("{mode} {id}\t").into_bytes());
             input.extend(path);
@@ -109,7 +105,12 @@ impl Work<'_> {
             let (above, name) = change.path.split()?;
             (name == b".git" && !above.is_root()).then_some(above)
         });
-        let inner: BTreeSet<ResourcePath> = inner.collect();
+        let mut inner: BTreeSet<ResourcePath> = inner.collect();
+        for (path, stages) in &self.index.after.entries {
+            if stages.values().any(|(mode, _)| mode == SUBMODULE) {
+                inner.insert(path_of(path)?);
+            }
+        }
         let file = |change: &&Change| {
             let new = change.new.as_ref().or(change.old.as_ref());
             let kind = new.map(|entry| entry.kind);
@@ -175,10 +176,8 @@ impl Work<'_> {
         let (dir, name) = place(tree, &change.path)?;
         let mut to = dir.create(&name, mode)?;
         let copied = std::io::copy(&mut from, &mut to);
-        copied.map(drop).map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            dir.error("write", &name, Cause::Os(errno)).into()
-        })
+        let copied = copied.map(drop);
+        copied.map_err(|error| seed::io_error(&dir, "write", &name, &error))
     }
 }
 
@@ -205,8 +204,6 @@ fn place(tree: &Dir, path: &ResourcePath) -> Result<(Dir, Vec<u8>)> {
 fn put(tree: &Dir, path: &ResourcePath, bytes: &[u8], mode: u16) -> Result<()> {
     let (dir, name) = place(tree, path)?;
     let mut file = dir.create(&name, mode)?;
-    file.write_all(bytes).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        dir.error("write", &name, Cause::Os(errno)).into()
-    })
+    let written = file.write_all(bytes);
+    written.map_err(|error| seed::io_error(&dir, "write", &name, &error))
 }

@@ -1,0 +1,199 @@
+//! Submodules that are checked out: their files are files of the checkout, and each has a private git directory inside that
+//! of the checkout, so that git works in them.
+//!
+//! What is committed in a submodule inside is not released: where its HEAD moved, a commit of the plan refuses what belongs to
+//! it, with the reason. A submodule, or a linked worktree, that is made inside has its git directory in the private one, so its
+//! `.git` would lead nowhere: it is refused too.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::Sandbox;
+use super::super::error::{Result, StrategyError};
+use super::command::Git;
+use super::history::{path_of, read_file};
+use super::place::Place;
+use super::repository::{Head, Repository, is_id, line, read_refs, settings_in, subdir};
+use super::seed;
+use crate::fs::{Dir, state_dir};
+use crate::model::{Change, ChangeKind, ResourcePath};
+
+/// Where the git directories of submodules are.
+const MODULES: &[u8] = b"modules";
+
+/// How deep the name of a submodule, and submodules of submodules, may go.
+const DEEPEST: usize = 32;
+
+/// A submodule that is checked out.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Module {
+    /// Its git directory, in that of the checkout.
+    pub(super) at: ResourcePath,
+    /// Its files, in the checkout.
+    files: ResourcePath,
+    pub(super) repository: Repository,
+    /// Where its HEAD was.
+    head: Head,
+}
+
+/// The git directories of the submodules of a repository, whether they are checked out or not.
+pub(super) fn git_dirs(repository: &Repository) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    if let Some(modules) = subdir(&repository.dir()?, MODULES)? {
+        add_git_dirs(&modules, &mut found, DEEPEST)?;
+    }
+    Ok(found)
+}
+
+/// A name may have several parts, and a submodule may have submodules.
+fn add_git_dirs(dir: &Dir, found: &mut Vec<PathBuf>, depth: usize) -> Result<()> {
+    for entry in dir.entries()? {
+        if !entry.meta.is_dir() || depth == 0 {
+            continue;
+        }
+        let below = dir.subdir(&entry.name)?;
+        let mut parts = ["HEAD", "objects", "refs"].iter();
+        let is_one = parts.try_fold(true, |all, name| {
+            Ok::<_, StrategyError>(all && below.stat(name.as_bytes())?.is_some())
+        })?;
+        if !is_one {
+            add_git_dirs(&below, found, depth - 1)?;
+            continue;
+        }
+        found.push(below.path().to_owned());
+        if let Some(modules) = subdir(&below, MODULES)? {
+            add_git_dirs(&modules, found, depth - 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// The submodules of a checkout that are checked out; refuses one in which something is under way.
+pub(super) fn find(git: &Git, repository: &Repository, checkout: &Path) -> Result<Vec<Module>> {
+    let mut modules = Vec::new();
+    for git_dir in git_dirs(repository)? {
+        let config = git_dir.join("config");
+        if Dir::open(&git_dir)?.stat(b"config")?.is_none() {
+            continue;
+        }
+        let settings = settings_in(git, &config)?;
+        let worktree = settings.iter().find(|(key, _)| key == "core.worktree");
+        let Some((_, worktree)) = worktree else {
+            continue;
+        };
+        let Ok(files) = state_dir::canonical(&git_dir.join(worktree)) else {
+            continue;
+        };
+        let own = state_dir::canonical(&git_dir).ok();
+        let (Ok(below), Ok(place)) = (files.strip_prefix(checkout), Place::of(&files)) else {
+            continue;
+        };
+        if Some(&place.git_dir) != own.as_ref() || below.as_os_str().is_empty() {
+            continue;
+        }
+        let of = Repository::of(git, &files)?;
+        let at = git_dir.strip_prefix(repository.git_dir.as_path());
+        let at = at.map_err(|_| StrategyError::Damaged {
+            what: "a submodule lies outside of its repository".to_owned(),
+        })?;
+        modules.push(Module {
+            at: path_of(at.as_os_str().as_encoded_bytes())?,
+            files: path_of(below.as_os_str().as_encoded_bytes())?,
+            head: of.head(git)?,
+            repository: of,
+        });
+    }
+    Ok(modules)
+}
+
+/// Fills the private git directories, in the seed of that of the checkout.
+pub(super) fn fill(git: &Git, modules: &[Module], seed: &Dir) -> Result<()> {
+    for module in modules {
+        let mut to = seed.again();
+        for part in module.at.parts() {
+            if to.stat(part)?.is_none() {
+                to.make_dir(part, 0o755)?;
+            }
+            to = to.subdir(part)?;
+        }
+        seed::fill(git, &module.repository, &module.head, &to)?;
+    }
+    Ok(())
+}
+
+impl Module {
+    /// The commit that its HEAD was at.
+    pub(super) fn base(&self) -> &Head {
+        &self.head
+    }
+
+    /// The commit that its HEAD is at inside; none where it is gone.
+    fn now(&self, private: &dyn Sandbox) -> Result<Option<String>> {
+        let read = |name: &str| {
+            let path = [self.at.as_bytes(), b"/", name.as_bytes()].concat();
+            read_file(private, &path)
+        };
+        let at = line(&read("HEAD")?.unwrap_or_default());
+        let Some(branch) = at.strip_prefix("ref: ") else {
+            return Ok(Some(at).filter(|id| is_id(id)));
+        };
+        // A name that leads elsewhere is none.
+        if path_of(branch.as_bytes()).is_err() {
+            return Ok(None);
+        }
+        let loose = read(branch)?.map(|id| line(&id)).filter(|id| is_id(id));
+        match loose {
+            Some(id) => Ok(Some(id)),
+            None => {
+                let packed = read_refs(&read("packed-refs")?.unwrap_or_default())?;
+                Ok(packed.get(branch).cloned())
+            }
+        }
+    }
+}
+
+/// Refuses to release commits of a submodule, and a submodule or a worktree that was made inside. `history` says whether
+/// that of the checkout is released too, which may name the commit of a submodule.
+pub(super) fn check(
+    modules: &[Module],
+    private: &dyn Sandbox,
+    files: &dyn Sandbox,
+    changes: &[&Change],
+    history: bool,
+) -> Result<()> {
+    for module in modules {
+        let now = module.now(private)?;
+        let concerned = history || changes.iter().any(|one| one.path.lies_in(&module.files));
+        if concerned && now.is_some() && now != module.head.commit {
+            let what = format!("release the commits of the submodule '{}'", module.files);
+            return Err(super::refused(
+                &what,
+                "only those of the checkout itself are released; give the submodule a plan of its own, or move its HEAD back inside \
+                 (`git reset --soft`), and its files arrive uncommitted",
+            ));
+        }
+    }
+    for change in changes.iter().filter(|one| one.kind == ChangeKind::Added) {
+        let Some((above, name)) = change.path.split() else {
+            continue;
+        };
+        if name != b".git" || above.is_root() {
+            continue;
+        }
+        let Ok(Some(text)) = read_file(files, change.path.as_bytes()) else {
+            continue;
+        };
+        let leads = text.strip_prefix(b"gitdir: ").unwrap_or_default();
+        let into = |name: &[u8]| leads.windows(name.len()).any(|part| part == name);
+        if into(b"/modules/") || into(b"/worktrees/") {
+            let what = format!("release '{above}', a submodule or worktree that was made inside");
+            let why = format!(
+                "its history lies in the private git directory; `git submodule deinit` or `git worktree remove` it inside, or leave it \
+                 out with `--exclude '{above}/**'`"
+            );
+            return Err(super::refused(&what, &why));
+        }
+    }
+    Ok(())
+}
