@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
 use crate::git::{assert_sound, git, world};
@@ -248,4 +249,43 @@ fn a_repository_that_is_collected_moved_or_deleted_loses_no_work() {
     assert_eq!(read(app.join("a")), "one\nagent\n");
     cli.ok(words("gc --max-size 0"));
     assert_eq!(world.areas(), Vec::<String>::new());
+}
+
+// rules G5, G6
+#[test]
+fn submodules_lfs_pointers_and_a_sparse_checkout_in_one_repository() {
+    rerun_test_as_user_with(
+        "git_kinds::submodules_lfs_pointers_and_a_sparse_checkout_in_one_repository",
+        &[&binary()],
+    );
+    let world = world();
+    let script = format!(
+        "{SUBMODULE}
+         cd up; echo '*.bin filter=lfs diff=lfs merge=lfs -text' > .gitattributes; mkdir in out
+         printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:00\\nsize 3\\n' > in/p.bin; cp in/p.bin out/q.bin
+         echo x > out/x; git add -A; git commit -qm all; cd ..
+         git clone -q --recurse-submodules up app; cd app
+         git sparse-checkout set --cone in; cd .."
+    );
+    let (cli, app) = made(&world, &script);
+    assert!(!app.join("out").exists());
+    let pointer = read(app.join("in/p.bin"));
+    lives(&cli, &app, "all in one");
+    cli.ok(words("plan create t -r ."));
+    cli.ok(inside(
+        "run --plan t",
+        "set -e; test ! -e out; git submodule status; git -C lib log --format=%s
+         echo new > in/n; git add in/n; git commit -qm new; echo more >> lib/l; git mv in/p.bin in/r.bin; git commit -qm moved",
+    ));
+    cli.ok(words("commit t --yes"));
+    assert_eq!(git(&app, "log --format=%s -2"), "moved\nnew\n");
+    assert_eq!(read(app.join("in/r.bin")), pointer);
+    assert_eq!(read(app.join("lib/l")), "l\nmore\n");
+    assert!(!app.join("out").exists());
+    assert_eq!(git(&app, "status --short"), " m lib\n");
+    cli.ok(words("undo t --yes"));
+    cli.ok(words("cleanup t --yes"));
+    assert_eq!(git(&app, "status --short"), "");
+    assert_eq!(read(app.join("in/p.bin")), pointer);
+    assert_sound(&app);
 }

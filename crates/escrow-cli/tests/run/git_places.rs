@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use escrow_testkit::{Cli, World};
 
-use crate::git::{assert_sound, git, signature, world};
+use crate::git::{assert_sound, checkout, git, signature, world};
 use crate::git_default::strategy;
 use crate::{as_user_too, binary, inside, json, read, sh, words};
 
@@ -136,4 +136,41 @@ fn a_submodule_is_a_checkout_of_its_own() {
     assert_eq!(git(&app, "status --short"), " M lib\n");
     cli.ok(words("undo lib --yes"));
     assert_eq!(git(&app, "status --short"), "");
+}
+
+// rule G6
+#[test]
+fn a_git_directory_that_was_put_elsewhere_works() {
+    let world = world();
+    let cli = checkout(&world);
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "git init -q --separate-git-dir ../app.git .; test -f .git",
+    );
+    let before = git(&app, "status --short");
+    cli.ok(words("plan create t -r app"));
+    assert_eq!(strategy(&cli, "t"), "git_worktree");
+    let said = cli.ok(inside(
+        "run --plan t",
+        "git status --short; echo x >> src/a; git commit -qm x src/a",
+    ));
+    assert_eq!(said, before);
+    assert_eq!(git(&app, "log --format=%s"), "first\n");
+    // The user goes on, and a rollback says where the history begins.
+    sh(&app, "git commit -q --allow-empty --only -m user");
+    let said = cli.ok(words("rollback t --yes"));
+    assert!(said.contains("by now"), "{said}");
+    cli.ok(inside(
+        "run --plan t",
+        "echo y >> src/a; git commit -qm y src/a",
+    ));
+    cli.ok(words("commit t --yes"));
+    assert_eq!(git(&app, "log --format=%s -1 HEAD^2"), "y\n");
+    assert_eq!(git(&app, "status --short"), before);
+    cli.ok(words("undo t --yes"));
+    cli.ok(words("cleanup t --yes"));
+    assert_eq!(git(&app, "log --format=%s -1"), "user\n");
+    assert_eq!(git(&app, "status --short"), before);
+    assert_eq!(git(&app, "for-each-ref refs/escrow"), "");
 }

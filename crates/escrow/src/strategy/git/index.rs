@@ -225,6 +225,26 @@ pub(super) fn digest(change: &Change) -> Option<VersionDigest> {
     serde_json::from_value(detail.get("digest")?.clone()).ok()
 }
 
+fn locked() -> StrategyError {
+    StrategyError::Git {
+        what: "write the index".to_owned(),
+        said: "another git process has it locked; should none be running, remove '.git/index.lock'"
+            .to_owned(),
+    }
+}
+
+/// Waits for a git process that has the index locked, before anything is moved.
+pub(super) fn wait_unlocked(user: &Dir) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while user.stat(LOCK)?.is_some() {
+        if Instant::now() >= until {
+            return Err(locked());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
 impl GitIntent {
     /// Puts the entries of the index in place, or the former ones back.
     pub(super) fn set_index(&self, git: &Git, back: bool) -> Result<()> {
@@ -254,13 +274,7 @@ impl GitIntent {
                     std::thread::sleep(PAUSE);
                     continue;
                 }
-                Err(error) if error.is(Errno::EXIST) => {
-                    return Err(StrategyError::Git {
-                        what: "write the index".to_owned(),
-                        said: "another git process has it locked; should none be running, remove '.git/index.lock'"
-                            .to_owned(),
-                    });
-                }
+                Err(error) if error.is(Errno::EXIST) => return Err(locked()),
                 linked => linked?,
             }
             let known = |meta: &Meta| (meta.ino, meta.ctime, meta.size);

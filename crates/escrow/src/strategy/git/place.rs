@@ -1,9 +1,11 @@
 //! Where the git directory of a checkout is, and whether it is that of this checkout alone.
 //!
 //! It is the directory `.git`, or the one that the file `.git` names: that of a linked worktree, which shares references,
-//! objects and settings with the others of its repository, or that of a submodule. Such a directory names its checkout in
-//! turn; one that does not is another checkout's, and its history is left alone.
+//! objects and settings with the others of its repository, that of a submodule, or one that was put elsewhere
+//! (`--separate-git-dir`). The first two name their checkout in turn; one that names another is that checkout's, and its
+//! history is left alone.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -124,6 +126,8 @@ impl Place {
             (Some(_), _) => named(there, b"gitdir", b"")?,
             (None, Some(path)) => Some(self.git_dir.join(path).join(".git")),
             (None, None) if self.inside => return Ok(()),
+            // `git init --separate-git-dir`: nothing names the checkout. A directory `.git` is that of the one it lies in.
+            (None, None) if self.git_dir.file_name() != Some(OsStr::new(".git")) => return Ok(()),
             (None, None) => None,
         };
         let own = Dir::look(&checkout.join(".git"))?;

@@ -22,7 +22,7 @@ use super::make::Making;
 use super::modules;
 use super::named::Named;
 use super::release::{Found, Look};
-use super::repository::{Repository, line, path_text};
+use super::repository::{Head, Repository, line, path_text};
 use super::work::Work;
 use super::{Both, CommitIntent, FILES, GIT, GitMetadata, NAME, both, git_dir, refused, seed};
 use crate::event::Observer;
@@ -277,7 +277,21 @@ impl Sandbox for GitSession {
 
     fn rollback(&self, observer: &dyn Observer) -> Result<String> {
         self.private.rollback(observer)?;
-        self.files.rollback(observer)
+        let said = self.files.rollback(observer)?;
+        let base = &self.sandbox.head;
+        let short = |head: &Head| match &head.commit {
+            Some(id) => id.get(..10).unwrap_or(id).to_owned(),
+            None => "no commit".to_owned(),
+        };
+        // A repository that cannot be asked has not gone on.
+        match self.sandbox.repository.head(&self.program) {
+            Ok(user) if user != *base => Ok(format!(
+                "{said}; its history begins at {} again, and the user's is at {} by now: a new plan begins there",
+                short(base),
+                short(&user)
+            )),
+            _ => Ok(said),
+        }
     }
 
     fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
@@ -555,6 +569,9 @@ impl GitSession {
         }
         if release.is_empty() {
             return Ok(None);
+        }
+        if !release.index.is_empty() {
+            index::wait_unlocked(&self.sandbox.repository.dir()?)?;
         }
         Ok(Some(GitIntent {
             repository: self.sandbox.repository.clone(),
