@@ -518,3 +518,41 @@ fn a_git_that_is_too_old_is_told_and_the_checkout_is_a_directory() {
     assert!(said.contains("too old: version 2.38"), "{said}");
     assert!(said.contains("\"overlay\""), "{said}");
 }
+
+/// A program that signs like gpg, and one that fails.
+const SIGNS: &str = "#!/bin/sh\ncat > /dev/null; echo '[GNUPG:] SIG_CREATED ' >&2; echo '-----BEGIN PGP SIGNATURE-----'\n";
+
+#[test]
+fn trap_08_what_the_release_commits_is_signed_only_where_that_is_asked_for() {
+    let world = world();
+    let options = "options: {sign: inherit}, squash: true";
+    let (cli, app) = (with_options(&world, options), world.path().join("app"));
+    let gpg = world.path().join("gpg");
+    std::fs::write(&gpg, SIGNS).expect("it can be written");
+    sh(
+        &app,
+        "chmod +x ../gpg; git config gpg.program \"$PWD/../gpg\"",
+    );
+    let signed = || git(&app, "cat-file commit HEAD").contains("gpgsig");
+    for (sign, wanted) in [("false", false), ("true", true)] {
+        git(&app, &format!("config commit.gpgSign {sign}"));
+        cli.ok(words("plan create t -r app"));
+        cli.ok(inside(
+            "run --plan t",
+            "echo x >> src/a; git commit -qm x src/a",
+        ));
+        cli.ok(words("commit t --yes"));
+        assert_eq!(signed(), wanted, "{sign}");
+        cli.ok(words("undo t --yes"));
+        cli.ok(words("cleanup t --yes"));
+    }
+    sh(&app, "echo 'exit 1' > ../gpg");
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "echo x >> src/a; git commit -qm x src/a",
+    ));
+    let before = signature(&app);
+    assert_eq!(fails_as(&cli, "commit t --yes", 1), "failed");
+    assert_eq!(signature(&app), before);
+}

@@ -1,6 +1,6 @@
 //! Stages a release: the commits that it makes, and all new objects as one pack in the area of the commit.
 //!
-//! Commits are made without hooks and without signing, in the name that git would take.
+//! Commits are made without hooks, in the name that git would take, and signed only where that is asked for.
 
 use std::collections::BTreeSet;
 
@@ -159,13 +159,17 @@ impl Making<'_> {
         text: &str,
     ) -> Result<String> {
         let (name, mail) = self.identity()?;
-        let call = self.call();
+        let (call, sign) = match self.signing()? {
+            Some(call) => (call, &["-S"][..]),
+            None => (self.call(), &[][..]),
+        };
         let mut call = call
             .env("GIT_AUTHOR_NAME", &name)
             .env("GIT_AUTHOR_EMAIL", &mail)
             .env("GIT_COMMITTER_NAME", &name)
             .env("GIT_COMMITTER_EMAIL", &mail)
-            .args(["commit-tree", tree]);
+            .args(["commit-tree", tree])
+            .args(sign);
         for parent in parents {
             call = call.args(["-p", parent]);
         }
@@ -173,8 +177,8 @@ impl Making<'_> {
         Ok(line(&call.args(["-F", "-"]).input(text).run()?))
     }
 
-    /// Name and address as git would take them from the user's settings; else those of the last private commit.
-    fn identity(&self) -> Result<(String, String)> {
+    /// A call with the settings of the repository and of its owner; none where that has no home directory.
+    fn users_call(&self) -> Result<Option<GitCall<'_>>> {
         let owner = self.sandbox.repository.dir()?.meta()?;
         let root = rustix::process::geteuid();
         let user = if root.is_root() {
@@ -182,12 +186,40 @@ impl Making<'_> {
         } else {
             root.as_raw()
         };
-        let asked = accounts::home_dir(user).map(|home| {
+        Ok(accounts::home_dir(user).map(|home| {
             let call = self.sandbox.repository.call(self.git).owned_by(&owner);
             call.settings_of(home)
-                .args(["var", "GIT_COMMITTER_IDENT"])
-                .run()
-        });
+        }))
+    }
+
+    /// The call that signs a commit: where that is asked for, and the user's settings say that commits are signed.
+    fn signing(&self) -> Result<Option<GitCall<'_>>> {
+        let Some(asked) = self.users_call()?.filter(|_| self.sandbox.options.sign) else {
+            return Ok(None);
+        };
+        let args = ["config", "--type=bool", "--get", "commit.gpgSign"];
+        let wanted = asked.args(args).ask()?;
+        if wanted.as_deref().map(line).as_deref() != Some("true") {
+            return Ok(None);
+        }
+        let owner = self.sandbox.repository.dir()?.meta()?.uid;
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(super::refused(
+                "sign a commit",
+                "the repository belongs to another user; commit as that user, or without `sign: inherit`",
+            ));
+        }
+        Ok(self.users_call()?.map(|call| {
+            let made = self.made.path().to_owned();
+            let objects = self.history.objects.iter().cloned();
+            call.objects(&[made].into_iter().chain(objects).collect::<Vec<_>>())
+        }))
+    }
+
+    /// Name and address as git would take them from the user's settings; else those of the last private commit.
+    fn identity(&self) -> Result<(String, String)> {
+        let asked = self.users_call()?;
+        let asked = asked.map(|call| call.args(["var", "GIT_COMMITTER_IDENT"]).run());
         if let Some(Ok(said)) = asked {
             let said = line(&said);
             if let Some((name, rest)) = said.split_once(" <")

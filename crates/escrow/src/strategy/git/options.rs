@@ -7,7 +7,7 @@ use super::super::error::Result;
 use crate::model::Options;
 
 /// Every key there is; `base` says what the sandbox begins with.
-const KNOWN: &str = "base, commit, refs, squash";
+const KNOWN: &str = "base, commit, refs, sign, squash";
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,8 @@ pub(super) struct GitOptions {
     pub(super) squash: bool,
     /// `commit: true`: work that was left uncommitted becomes a commit.
     pub(super) commit: bool,
+    /// `sign: inherit`: commits that the release makes are signed where the user's settings say so.
+    pub(super) sign: bool,
 }
 
 impl GitOptions {
@@ -33,6 +35,9 @@ impl GitOptions {
                 ("refs", value) => return Err(bad(key, value, "checked_out, all")),
                 ("squash", Value::Bool(wanted)) => options.squash = *wanted,
                 ("commit", Value::Bool(wanted)) => options.commit = *wanted,
+                ("sign", Value::String(how)) if how == "inherit" => options.sign = true,
+                ("sign", Value::String(how)) if how == "never" => {}
+                ("sign", value) => return Err(bad(key, value, "never, inherit")),
                 ("squash" | "commit", value) => return Err(bad(key, value, "true, false")),
                 _ => {
                     let what = format!("take the option '{key}'");
@@ -63,8 +68,10 @@ mod tests {
             all_refs: true,
             squash: true,
             commit: true,
+            sign: true,
         };
-        let given = r#"{"refs": "all", "squash": true, "commit": true, "base": "HEAD"}"#;
+        let given =
+            r#"{"refs": "all", "squash": true, "commit": true, "sign": "inherit", "base": "HEAD"}"#;
         assert_eq!(read(given), Ok(all));
         assert_eq!(read("{}"), Ok(GitOptions::default()));
         assert_eq!(
@@ -74,7 +81,8 @@ mod tests {
         for (given, known) in [
             (r#"{"refs": "some"}"#, "checked_out, all"),
             (r#"{"squash": "yes"}"#, "true, false"),
-            (r#"{"reffs": "all"}"#, "base, commit, refs, squash"),
+            (r#"{"sign": true}"#, "never, inherit"),
+            (r#"{"reffs": "all"}"#, "base, commit, refs, sign, squash"),
         ] {
             let said = read(given).expect_err("it means nothing");
             assert!(said.contains(known), "{said}");
