@@ -194,6 +194,30 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
         assert_eq!(git(&app, "status --short"), status);
         assert_sound(&app);
     }
+    // A clean tree has none, and says so; one in which something is under way is refused with that.
+    let world = world_of_submodules("");
+    let app = world.path().join("app");
+    let text = "resources:\n  app: {type: git-checkout, at: app, base: HEAD}\n";
+    std::fs::write(world.path().join("escrow.yaml"), text).expect("it can be written");
+    let cli = Cli::new(&world, &binary()).cwd(&app);
+    cli.trust();
+    let made = json(&cli, "plan create b -r app").to_string();
+    assert!(
+        made.contains("submodules are not in the sandbox: 'lib'"),
+        "{made}"
+    );
+    let work = "set -e; test -z \"$(ls -A lib)\"; echo two >> a; git commit -qm b a";
+    cli.ok(inside("run --plan b", work));
+    cli.ok(words("commit b --yes"));
+    assert_eq!(git(&app, "log --format=%s -1"), "b\n");
+    assert_eq!(git(&app, "status --short"), "");
+    sh(
+        &app,
+        "cp .git/modules/lib/HEAD .git/modules/lib/MERGE_HEAD; rm ../escrow.yaml",
+    );
+    let made = json(&cli, "plan create m -r .");
+    assert_eq!(made["sandboxes"][0]["strategy"], "overlay", "{made}");
+    assert!(made.to_string().contains("a merge is under way"), "{made}");
 }
 
 fn world_of_submodules(more: &str) -> World {

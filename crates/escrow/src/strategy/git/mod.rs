@@ -177,11 +177,13 @@ impl GitWorktree {
             area.make_dir(name, 0o700)?;
         }
         let base = clean::wanted(request.target)?;
-        let modules = match base {
-            Some(_) => Vec::new(),
-            None => modules::find(git, &repository, at)?,
-        };
+        let mut modules = modules::find(git, &repository, at)?;
         let (head, mut warnings) = self.begin(request, &repository, at, base, area)?;
+        if base.is_some() {
+            // They are no part of the tree of a commit.
+            warnings.extend(modules::left_out(&modules));
+            modules.clear();
+        }
         for module in &modules {
             self.keep(request, &module.repository, module.base(), area)?;
         }
@@ -354,7 +356,10 @@ impl Strategy for GitWorktree {
         let Some(at) = target.path() else {
             return Probe::no("the resource has no path");
         };
-        let found = self.git().and_then(|git| Repository::of(git, at));
+        let found = self.git().and_then(|git| {
+            let repository = Repository::of(git, at)?;
+            modules::find(git, &repository, at)
+        });
         let mut answer = match (found, area) {
             (Err(StrategyError::Unsupported { why, .. }), _) => Probe::no(why),
             (Err(error), _) => Probe::no(error.to_string()),

@@ -122,8 +122,22 @@ pub(super) fn fill(git: &Git, modules: &[Module], seed: &Dir) -> Result<()> {
     Ok(())
 }
 
+/// Says that these are not there.
+pub(super) fn left_out(modules: &[Module]) -> Option<String> {
+    let names: Vec<String> = modules
+        .iter()
+        .map(|one| format!("'{}'", one.files))
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "the files of submodules are not in the sandbox: {}",
+            names.join(", ")
+        )
+    })
+}
+
 impl Module {
-    /// The commit that its HEAD was at.
+    /// Where its HEAD was.
     pub(super) fn base(&self) -> &Head {
         &self.head
     }

@@ -10,6 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::super::error::Result;
+use super::release::read_all;
 use super::repository::path_text;
 use crate::fs::{Dir, state_dir};
 use crate::model::text::Location;
@@ -97,6 +98,12 @@ impl Place {
             if there.stat(name.as_bytes())?.is_some() {
                 return Err(refused(format!("{what} is under way in it")));
             }
+        }
+        // The private git directory is written as text. What cannot be read is git's to tell.
+        if let Ok((head, _)) = there.file(b"HEAD")
+            && std::str::from_utf8(&read_all(head)?).is_err()
+        {
+            return Err(refused("the name of its branch is not UTF-8"));
         }
         self.check_own(checkout, &there, settings)?;
         // What is released is renamed into both.
