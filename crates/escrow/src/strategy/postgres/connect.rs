@@ -111,6 +111,11 @@ impl Link {
         Err(fail(last))
     }
 
+    /// Whether no other user can read what goes over it.
+    fn is_private(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+
     fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_read_timeout(limit),
@@ -205,6 +210,12 @@ impl Connection {
                 "the server asks for a password, and there is none in PGPASSWORD or in the password file (~/.pgpass)",
             )
         };
+        let open = || {
+            PgError::link(
+                "the server asks for a password in a form that can be read on the way, and the link is not encrypted; let it use \
+                 scram-sha-256, or connect through a Unix socket or a tunnel",
+            )
+        };
         let mut scram: Option<ScramSha256> = None;
         loop {
             let frame = self.next()?;
@@ -221,7 +232,10 @@ impl Connection {
                 _ => continue,
             };
             let answer = match word {
+                // A server that was to prove that it knows the password, and did not, is not the one that is meant.
+                0 if scram.is_some() => return Err(unexpected()),
                 0 => continue,
+                3 | 5 if !self.link.is_private() => return Err(open()),
                 3 => zero_ended(password.ok_or_else(missing)?.as_bytes()),
                 5 => {
                     let salt = rest.first_chunk::<4>().copied().unwrap_or_default();
@@ -251,8 +265,7 @@ impl Connection {
                     one.message().to_vec()
                 }
                 12 => {
-                    let one = scram.as_mut().ok_or_else(unexpected)?;
-                    // A server that does not know the password is not the one that is meant.
+                    let mut one = scram.take().ok_or_else(unexpected)?;
                     one.finish(rest).map_err(|_| unexpected())?;
                     continue;
                 }
@@ -281,6 +294,9 @@ impl Connection {
             match self.incoming.fill(&mut self.link) {
                 Ok(true) => {}
                 Ok(false) => return Err(PgError::link("the server closed the connection")),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(PgError::link("the server did not answer in time"));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -390,5 +406,56 @@ pub(super) fn literal(text: &str) -> String {
     match quoted.contains('\\') {
         true => format!("E'{}'", quoted.replace('\\', "\\\\")),
         false => format!("'{quoted}'"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Connects to a server that answers the first message with these bytes, and the next ones with nothing; returns the error and
+    /// what else the server was sent.
+    fn against(answer: &'static [u8]) -> (PgError, Vec<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let port = listener.local_addr().expect("it has an address").port();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut first = vec![0; 4096];
+            stream.read(&mut first).expect("it speaks first");
+            stream.write_all(answer).expect("it listens");
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).expect("it ends");
+            rest
+        });
+        let url = format!("postgres://u@127.0.0.1:{port}/d?connect_timeout=1");
+        let env = BTreeMap::new();
+        let to = super::super::location::resolve(&url, &env).expect("a URL");
+        let error = Connection::open(&to, Some("s3cret"), "").map(drop);
+        (error.expect_err("refused"), server.join().expect("it ends"))
+    }
+
+    // rule Q6
+    #[test]
+    fn a_password_is_not_sent_where_others_can_read_it() {
+        for ask in [&b"R\0\0\0\x08\0\0\0\x03"[..], b"R\0\0\0\x0c\0\0\0\x05salt"] {
+            let (error, sent) = against(ask);
+            assert!(error.message.contains("not encrypted"), "{error}");
+            assert_eq!(sent, b"");
+        }
+    }
+
+    // rule Q6
+    #[test]
+    fn a_server_that_does_not_prove_itself_is_refused() {
+        let ask = b"R\0\0\0\x17\0\0\0\x0aSCRAM-SHA-256\0\0R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
+        let (error, _) = against(ask);
+        assert!(error.message.contains("not understood"), "{error}");
+    }
+
+    #[test]
+    fn a_silent_server_is_not_waited_for() {
+        let (error, _) = against(b"");
+        assert!(error.message.contains("did not answer in time"), "{error}");
     }
 }

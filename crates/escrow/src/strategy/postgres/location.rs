@@ -31,6 +31,9 @@ pub(super) struct Server {
     pub(super) options: Option<String>,
     /// Seconds.
     pub(super) connect_timeout: u64,
+    /// The service it was found by, whose file may have its password.
+    #[serde(default)]
+    pub(super) service: Option<String>,
 }
 
 /// Whether the link is encrypted.
@@ -177,8 +180,8 @@ pub(super) fn resolve(url: &str, env: &Variables) -> Result<Server, String> {
     let service = said
         .remove("service")
         .or_else(|| env.get("PGSERVICE").cloned());
-    if let Some(service) = service {
-        for (key, value) in service_settings(&service, env)? {
+    if let Some(service) = &service {
+        for (key, value) in service_settings(service, env)? {
             said.entry(key).or_insert(value);
         }
     }
@@ -219,6 +222,7 @@ pub(super) fn resolve(url: &str, env: &Variables) -> Result<Server, String> {
         sslmode,
         options: said.remove("options"),
         connect_timeout: if timeout == 0 { 15 } else { timeout },
+        service,
     })
 }
 
@@ -271,7 +275,7 @@ pub(super) fn password(server: &Server, env: &Variables) -> Option<String> {
     if let Some(password) = set {
         return Some(password.clone());
     }
-    if let Some(service) = env.get("PGSERVICE")
+    if let Some(service) = &server.service
         && let Ok(settings) = service_settings(service, env)
         && let Some((_, password)) = settings.into_iter().find(|(key, _)| key == "password")
     {

@@ -88,10 +88,7 @@ impl Incoming {
             }
             Err(error) => {
                 self.bytes.truncate(before);
-                match error.kind() {
-                    io::ErrorKind::WouldBlock => Ok(true),
-                    _ => Err(error),
-                }
+                Err(error)
             }
         }
     }
