@@ -298,7 +298,9 @@ fn about_commit(error: &Error) -> Map<String, Value> {
             say("not_undone", reasons(not_undone));
             say("kept", json!(show::kept(kept)));
             say("left", json!(left));
-            say("lost", json!(lost));
+            if !lost.is_empty() {
+                say("lost", json!(lost));
+            }
         }
         Error::WorkLost { lost, .. } => drop(say("lost", json!(lost))),
         _ => {}

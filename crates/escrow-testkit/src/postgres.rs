@@ -106,12 +106,15 @@ impl Postgres {
         };
         this.run();
         this.sql("postgres", "CREATE DATABASE shop");
-        this.sql(
-            "postgres",
-            &format!(
-                "CREATE ROLE app LOGIN PASSWORD '{PASSWORD}'; GRANT ALL ON DATABASE shop TO app"
-            ),
+        // Not as an argument, which other tests would see.
+        let role = format!(
+            "CREATE ROLE app LOGIN PASSWORD '{PASSWORD}'; GRANT ALL ON DATABASE shop TO app"
         );
+        let made = process::run(
+            psql_command(&this.url("postgres", "postgres")),
+            role.as_bytes(),
+        );
+        assert!(made.status.success(), "{made:?}");
         this
     }
 
@@ -213,12 +216,24 @@ impl Postgres {
         self.sql("postgres", "SELECT gid FROM pg_prepared_xacts ORDER BY 1")
     }
 
-    /// How many connections clients other than this one have to a database.
-    pub fn connections(&self, database: &str) -> String {
-        self.sql(
-            "postgres",
-            &format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND backend_type = 'client backend'"),
-        )
+    /// Whether clients other than this one have no connections to a database, once the server has noticed those that are gone.
+    pub fn is_left_alone(&self, database: &str) -> bool {
+        let sql = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND backend_type = 'client backend'"
+        );
+        self.becomes("postgres", &sql, "0")
+    }
+
+    /// Whether a query gives this answer, sooner or later.
+    pub fn becomes(&self, database: &str, sql: &str, wanted: &str) -> bool {
+        let until = Instant::now() + PATIENCE;
+        while self.sql(database, sql) != wanted {
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
     }
 }
 

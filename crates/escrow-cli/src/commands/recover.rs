@@ -51,16 +51,21 @@ impl RecoverArgs {
             let plans: Vec<Value> = answers
                 .iter()
                 .map(|(plan, answer)| match answer {
-                    Ok(done) => json!({
-                        "plan": plan,
-                        "what": done.work.as_str(),
-                        "found": done.found.as_str(),
-                        "side": word(&done.side),
-                        "because": done.because,
-                        "kept": show::kept(&done.kept),
-                        "left": done.left,
-                        "lost": done.lost,
-                    }),
+                    Ok(done) => {
+                        let mut document = json!({
+                            "plan": plan,
+                            "what": done.work.as_str(),
+                            "found": done.found.as_str(),
+                            "side": word(&done.side),
+                            "because": done.because,
+                            "kept": show::kept(&done.kept),
+                            "left": done.left,
+                        });
+                        if !done.lost.is_empty() {
+                            document["lost"] = json!(done.lost);
+                        }
+                        document
+                    }
                     Err(error) => json!({
                         "plan": plan,
                         "error": chain(error),

@@ -142,6 +142,7 @@ fn a_commit_of_both_killed_anywhere_is_one_thing() {
         shop.cli.ok(format!("cleanup {plan} --yes"));
         if run.hit.is_none() {
             assert!(file, "it was never killed");
+            assert!(at > 50, "only {at} calls were reached");
             break;
         }
         at += 7;

@@ -152,10 +152,13 @@ fn trap_9_copies_pipelines_and_large_rows(shop: &Shop, url: &str) {
     // A query is cancelled by the client's own key.
     let mut command = psql_command(url);
     command.args(["-c", "SELECT pg_sleep(600)"]);
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("psql runs");
-    thread::sleep(Duration::from_millis(500));
+    let child = command.stderr(Stdio::piped()).spawn().expect("psql runs");
+    let runs = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'";
+    assert!(shop.server.becomes("postgres", runs, "1"));
     sh("/", &format!("kill -INT {}", child.id()));
-    assert!(!child.wait().expect("it ends").success());
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    has(&said, ["canceling statement due to user request"]);
     assert_eq!(inside(url, "SELECT 1"), "1");
 }
 

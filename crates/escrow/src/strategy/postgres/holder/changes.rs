@@ -11,9 +11,9 @@ use super::super::super::sql::{RowKey, Value, row_change, table_item, text_chang
 use super::super::connect::{Connection, PgError, PgResult, identifier, literal};
 use super::super::control::Changes;
 use super::backend::Backend;
+use super::definitions::definitions;
 use super::redo::{Redo, RowWriter};
 use super::requests::xid;
-use crate::model::ResourcePath;
 
 /// How many rows are looked up at once.
 const BATCH: usize = 500;
@@ -52,14 +52,14 @@ impl Table {
     }
 }
 
-fn shown(schema: &str, name: &str) -> String {
+pub(super) fn shown(schema: &str, name: &str) -> String {
     match schema {
-        "public" => name.to_owned(),
+        "public" | "" => name.to_owned(),
         schema => format!("{schema}.{name}"),
     }
 }
 
-fn texts(row: Vec<Option<String>>) -> Vec<String> {
+pub(super) fn texts(row: Vec<Option<String>>) -> Vec<String> {
     row.into_iter().map(Option::unwrap_or_default).collect()
 }
 
@@ -85,13 +85,14 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
         "pg_catalog.age(xmin) <= pg_catalog.age('{}'::pg_catalog.xid)",
         number & 0xffff_ffff
     );
-    let objects = objects(backend, &own, &tables, &mut found)?;
+    let definitions = definitions(backend, &own)?;
+    found.changes.extend(definitions.changes);
     // A definition cannot be made again from what is known of it.
     if !found.changes.is_empty() {
         redo.give_up();
     }
     for table in tables.iter().filter(|table| table.has_rows()) {
-        let is_new = objects.contains(&table.oid);
+        let is_new = definitions.new.contains(&table.oid);
         // The rows of a materialized view are made by its query alone.
         if table.closed || table.kind == "m" {
             redo.give_up();
@@ -172,192 +173,6 @@ fn rank(connection: &mut Connection, tables: &mut [Table]) -> PgResult<()> {
         }
     }
     Ok(())
-}
-
-/// The catalogs of what has a definition: the word for it, and how its number, schema, name and table are found. Rows of the
-/// first column are compared by the last, which changes with the definition.
-const OBJECTS: &str = "\
-    SELECT 'relation', c.oid::text, n.nspname, c.relname, c.relkind::text, ({own_c})::text, c.relfilenode::text \
-    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-    WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' \
-    UNION ALL SELECT 'function', p.oid::text, n.nspname, p.proname || '(' || pg_catalog.pg_get_function_identity_arguments(p.oid) || ')', \
-    '', ({own_p})::text, '' FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
-    WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' \
-    UNION ALL SELECT 'type', t.oid::text, n.nspname, t.typname, '', ({own_t})::text, '' \
-    FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
-    WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND t.typtype IN ('d', 'e', 'r') \
-    UNION ALL SELECT 'schema', n.oid::text, '', n.nspname, '', ({own_n})::text, '' \
-    FROM pg_catalog.pg_namespace n WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' \
-    UNION ALL SELECT 'extension', e.oid::text, '', e.extname, '', ({own_e})::text, '' FROM pg_catalog.pg_extension e \
-    UNION ALL SELECT 'trigger', g.oid::text, n.nspname, c.relname || '/' || g.tgname, '', ({own_g})::text, '' \
-    FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid \
-    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE NOT g.tgisinternal \
-    UNION ALL SELECT 'policy', y.oid::text, n.nspname, c.relname || '/' || y.polname, '', ({own_y})::text, '' \
-    FROM pg_catalog.pg_policy y JOIN pg_catalog.pg_class c ON c.oid = y.polrelid \
-    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace";
-
-/// What has a definition: name, kind of relation, whether the transaction wrote it, and where its rows are.
-struct Object {
-    schema: String,
-    name: String,
-    kind: &'static str,
-    own: bool,
-    file: String,
-}
-
-type Objects = BTreeMap<(String, String), Object>;
-
-fn all_objects(connection: &mut Connection, own: &str) -> PgResult<Objects> {
-    let mut sql = OBJECTS.to_owned();
-    for alias in ["c", "p", "t", "n", "e", "g", "y"] {
-        let condition = own.replace("(xmin)", &format!("({alias}.xmin)"));
-        sql = sql.replace(&format!("{{own_{alias}}}"), &condition);
-    }
-    let rows = connection.query(&sql)?;
-    let one = |row: Vec<Option<String>>| {
-        let row: [String; 7] = texts(row).try_into().unwrap_or_default();
-        let [what, oid, schema, name, kind, own, file] = row;
-        let kind = match (what.as_str(), kind.as_str()) {
-            ("relation", "r" | "p") => "table",
-            ("relation", "v") => "view",
-            ("relation", "m") => "materialized view",
-            ("relation", "S") => "sequence",
-            ("relation", "i" | "I") => "index",
-            ("relation", "f") => "foreign table",
-            ("relation", _) => "composite type",
-            ("function", _) => "function",
-            ("schema", _) => "schema",
-            ("extension", _) => "extension",
-            ("trigger", _) => "trigger",
-            ("policy", _) => "policy",
-            _ => "type",
-        };
-        let own = own == "true";
-        (
-            (what, oid),
-            Object {
-                schema,
-                name,
-                kind,
-                own,
-                file,
-            },
-        )
-    };
-    Ok(rows.into_iter().map(one).collect())
-}
-
-/// Names every definition that differs; returns the numbers of relations that are new.
-fn objects(
-    backend: &mut Backend,
-    own: &str,
-    tables: &[Table],
-    found: &mut Changes,
-) -> PgResult<Vec<String>> {
-    let now = all_objects(&mut backend.connection, own)?;
-    // There nothing of the transaction is seen, so nothing is its own.
-    let before = all_objects(&mut backend.base, "pg_catalog.age(xmin) < -2147483648")?;
-    let digests = definitions(backend, tables)?;
-    let mut new = Vec::new();
-    for (key, object) in &now {
-        let old = before.get(key);
-        let altered = digests.get(&key.1).filter(|_| key.0 == "relation");
-        let what = match old {
-            None => {
-                if key.0 == "relation" {
-                    new.push(key.1.clone());
-                }
-                Some("created")
-            }
-            Some(old) if old.name != object.name || old.schema != object.schema => Some("renamed"),
-            Some(old)
-                if old.file != object.file
-                    && matches!(object.kind, "table" | "materialized view") =>
-            {
-                Some("emptied or written anew; its rows are not compared")
-            }
-            Some(_) if altered == Some(&true) => Some("altered"),
-            // Other catalogs are written only where something was said about the thing.
-            Some(_) if object.own && key.0 != "relation" => Some("replaced"),
-            Some(_) if object.own && matches!(object.kind, "view") => Some("replaced"),
-            Some(_) => None,
-        };
-        if let Some(what) = what {
-            let before = old.map(|old| format!("{} {}", old.kind, shown(&old.schema, &old.name)));
-            found
-                .changes
-                .push(definition(object, before.as_deref(), Some(what)));
-        }
-    }
-    for (_, object) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {
-        let before = format!("{} {}", object.kind, shown(&object.schema, &object.name));
-        found.changes.push(definition(object, Some(&before), None));
-    }
-    Ok(new)
-}
-
-fn definition(object: &Object, before: Option<&str>, what: Option<&str>) -> crate::model::Change {
-    let name = shown(&object.schema, &object.name);
-    let after = what.map(|what| format!("{} {name}: {what}", object.kind));
-    let path = match object.kind {
-        "table" | "view" | "materialized view" | "foreign table" => table_item(&name),
-        kind => {
-            let word = kind.replace(' ', "_");
-            let name = [word.as_bytes(), b":", table_item(&name).as_bytes()].concat();
-            ResourcePath::root().join(&name)
-        }
-    };
-    text_change(path, object.kind, before, after.as_deref())
-}
-
-/// Of the tables that are locked as by a change of their definition, whether it differs.
-fn definitions(backend: &mut Backend, tables: &[Table]) -> PgResult<BTreeMap<String, bool>> {
-    let oids: Vec<&str> = tables.iter().map(|table| table.oid.as_str()).collect();
-    if oids.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let list = oids.join(",");
-    let part = |what: &str, from: &str, of: &str, order: &str| {
-        format!(
-            "coalesce((SELECT pg_catalog.string_agg({what}, ',' ORDER BY {order}) FROM pg_catalog.{from} x WHERE x.{of} = c.oid), '')"
-        )
-    };
-    let parts = [
-        part(
-            "pg_catalog.concat_ws(' ', x.attname, x.atttypid, x.atttypmod, x.attnotnull, x.atthasdef, x.attisdropped, x.attidentity, x.attgenerated, x.attcollation, x.attacl)",
-            "pg_attribute",
-            "attrelid",
-            "x.attnum",
-        ),
-        part("x.adnum || ' ' || x.adbin::text", "pg_attrdef", "adrelid", "x.adnum"),
-        part(
-            "pg_catalog.concat_ws(' ', x.conname, x.contype, x.condeferrable, x.condeferred, x.convalidated, x.conkey, x.confrelid, x.confkey, x.conbin)",
-            "pg_constraint",
-            "conrelid",
-            "x.oid",
-        ),
-        part("x.rulename || x.ev_action::text", "pg_rewrite", "ev_class", "x.oid"),
-        "pg_catalog.concat_ws(' ', c.relowner, c.relacl, c.reloptions, c.relrowsecurity, c.relforcerowsecurity, c.relpersistence, c.reltablespace)".to_owned(),
-    ]
-    .join(" || ';' || ");
-    let sql = format!(
-        "SELECT c.oid::text, pg_catalog.md5({parts}) FROM pg_catalog.pg_class c WHERE c.oid IN ({list})"
-    );
-    let pairs = |rows: Vec<Vec<Option<String>>>| -> BTreeMap<String, String> {
-        let pair = |row| {
-            let mut row = texts(row).into_iter();
-            Some((row.next()?, row.next()?))
-        };
-        rows.into_iter().filter_map(pair).collect()
-    };
-    let now = pairs(backend.connection.query(&sql)?);
-    let before = pairs(backend.base.query(&sql)?);
-    let differs = now.into_iter().map(|(oid, digest)| {
-        let old = before.get(&oid);
-        let differs = old.is_some_and(|old| *old != digest);
-        (oid, differs)
-    });
-    Ok(differs.collect())
 }
 
 /// The columns of a table.
@@ -456,7 +271,7 @@ fn rows(
     if !is_new {
         let candidates = format!("{select} WHERE xmax <> '0'::pg_catalog.xid");
         old = versions(&mut backend.base, &candidates, &columns)?;
-        drop_present(&mut backend.connection, table, &mut old)?;
+        drop_present(&mut backend.connection, &table.quoted(), &mut old)?;
     }
     let (shown, quoted) = (table.shown(), table.quoted());
     let writer = RowWriter {
@@ -483,8 +298,12 @@ fn rows(
     Ok(())
 }
 
-/// Drops the versions that the transaction still sees.
-fn drop_present(connection: &mut Connection, table: &Table, old: &mut Versions) -> PgResult<()> {
+/// Drops what the transaction still sees of a table, each by its place.
+pub(super) fn drop_present<T>(
+    connection: &mut Connection,
+    table: &str,
+    old: &mut Vec<(String, T)>,
+) -> PgResult<()> {
     let mut present = std::collections::HashSet::new();
     for batch in old.chunks(BATCH) {
         let places: Vec<String> = batch
@@ -493,8 +312,7 @@ fn drop_present(connection: &mut Connection, table: &Table, old: &mut Versions) 
             .collect();
         let list = literal(&format!("{{{}}}", places.join(",")));
         let sql = format!(
-            "SELECT ctid::pg_catalog.text FROM ONLY {} WHERE ctid = ANY ({list}::pg_catalog.tid[])",
-            table.quoted()
+            "SELECT ctid::pg_catalog.text FROM ONLY {table} WHERE ctid = ANY ({list}::pg_catalog.tid[])"
         );
         let rows = connection.query(&sql)?;
         present.extend(rows.into_iter().flat_map(|row| row.into_iter().flatten()));

@@ -6,6 +6,7 @@
 mod backend;
 mod changes;
 mod client;
+mod definitions;
 mod exchange;
 mod extended;
 mod redo;

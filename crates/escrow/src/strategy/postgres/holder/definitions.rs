@@ -1,0 +1,380 @@
+//! What a held transaction changed of definitions: of tables, functions, types, roles, comments, and everything else that is
+//! a row of a catalog.
+//!
+//! Every catalog of the server is compared, whatever its name: rows that the transaction wrote, and rows that are gone. A row belongs to
+//! something that has a name, such as a column to its table, and that is what is shown. What belongs to nothing that is known here
+//! is shown by the name of its catalog. So nothing is passed over because it is not on a list; two catalogs are left out, which
+//! hold what `ANALYZE` counted.
+
+use std::collections::BTreeMap;
+
+use super::super::super::sql::{table_item, text_change};
+use super::super::connect::{Connection, PgResult};
+use super::backend::Backend;
+use super::changes::{drop_present, shown, texts};
+use crate::model::{Change, ResourcePath};
+
+/// What `ANALYZE` counted, which the server does by itself.
+const COUNTED: &str = "'pg_statistic', 'pg_statistic_ext_data'";
+
+/// Written with everything else, and by itself where something is only added to an extension.
+const DEPENDENCIES: [&str; 2] = ["pg_depend", "pg_shdepend"];
+
+/// What of a row in `pg_class` is no definition.
+const VOLATILE: &str = "{relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid,relhasindex,relhasrules,\
+                        relhastriggers,relhassubclass,relchecks,relnatts,relfilenode,relrewrite}";
+
+/// The catalogs whose rows belong to something in another one: what is joined, the catalog, the number there.
+const OWNERS: [(&str, &str, &str, &str); 20] = [
+    ("pg_attribute", "", "'pg_class'", "x.attrelid"),
+    ("pg_attrdef", "", "'pg_class'", "x.adrelid"),
+    (
+        "pg_constraint",
+        "",
+        "CASE WHEN x.conrelid <> 0 THEN 'pg_class' WHEN x.contypid <> 0 THEN 'pg_type' ELSE 'pg_constraint' END",
+        "coalesce(nullif(x.conrelid, 0), nullif(x.contypid, 0), x.oid)",
+    ),
+    ("pg_index", "", "'pg_class'", "x.indexrelid"),
+    ("pg_inherits", "", "'pg_class'", "x.inhrelid"),
+    ("pg_sequence", "", "'pg_class'", "x.seqrelid"),
+    ("pg_partitioned_table", "", "'pg_class'", "x.partrelid"),
+    ("pg_foreign_table", "", "'pg_class'", "x.ftrelid"),
+    (
+        "pg_rewrite",
+        "",
+        "CASE WHEN x.rulename = '_RETURN' THEN 'pg_class' ELSE 'pg_rewrite' END",
+        "CASE WHEN x.rulename = '_RETURN' THEN x.ev_class ELSE x.oid END",
+    ),
+    (
+        "pg_trigger",
+        "LEFT JOIN pg_catalog.pg_constraint o ON o.oid = x.tgconstraint",
+        "CASE WHEN x.tgisinternal THEN 'pg_class' ELSE 'pg_trigger' END",
+        "CASE WHEN x.tgisinternal THEN coalesce(nullif(o.conrelid, 0), x.tgrelid) ELSE x.oid END",
+    ),
+    (
+        "pg_type",
+        "LEFT JOIN pg_catalog.pg_type e ON e.oid = x.typelem AND x.typcategory = 'A'",
+        "CASE WHEN coalesce(nullif(x.typrelid, 0), e.typrelid, 0) <> 0 THEN 'pg_class' ELSE 'pg_type' END",
+        "coalesce(nullif(x.typrelid, 0), nullif(e.typrelid, 0), e.oid, x.oid)",
+    ),
+    ("pg_enum", "", "'pg_type'", "x.enumtypid"),
+    ("pg_range", "", "'pg_type'", "x.rngtypid"),
+    (
+        "pg_aggregate",
+        "",
+        "'pg_proc'",
+        "x.aggfnoid::pg_catalog.oid",
+    ),
+    (
+        "pg_description",
+        "LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid",
+        "o.relname::pg_catalog.text",
+        "x.objoid",
+    ),
+    (
+        "pg_seclabel",
+        "LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid",
+        "o.relname::pg_catalog.text",
+        "x.objoid",
+    ),
+    (
+        "pg_init_privs",
+        "LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid",
+        "o.relname::pg_catalog.text",
+        "x.objoid",
+    ),
+    ("pg_publication_rel", "", "'pg_publication'", "x.prpubid"),
+    ("pg_ts_config_map", "", "'pg_ts_config'", "x.mapcfg"),
+    ("pg_largeobject", "", "'pg_largeobject_metadata'", "x.loid"),
+];
+
+/// The catalogs of which the server says what each row is called.
+const IDENTIFIED: [&str; 23] = [
+    "pg_am",
+    "pg_cast",
+    "pg_collation",
+    "pg_constraint",
+    "pg_conversion",
+    "pg_default_acl",
+    "pg_event_trigger",
+    "pg_extension",
+    "pg_foreign_data_wrapper",
+    "pg_foreign_server",
+    "pg_language",
+    "pg_namespace",
+    "pg_opclass",
+    "pg_operator",
+    "pg_opfamily",
+    "pg_publication",
+    "pg_rewrite",
+    "pg_statistic_ext",
+    "pg_transform",
+    "pg_ts_config",
+    "pg_ts_dict",
+    "pg_ts_parser",
+    "pg_ts_template",
+];
+
+/// What has a definition, by its catalog and its number there; the number 0 is the catalog itself.
+type Key = (String, String);
+
+/// Its name and its kind, and where its rows are.
+#[derive(Clone, PartialEq, Eq)]
+struct Object {
+    schema: String,
+    name: String,
+    kind: String,
+    file: String,
+}
+
+/// A catalog of the server.
+struct Catalog {
+    name: String,
+    /// Its rows have numbers.
+    numbered: bool,
+    readable: bool,
+    /// The transaction has a writing lock on it.
+    locked: bool,
+}
+
+/// What was found.
+pub(super) struct Definitions {
+    pub(super) changes: Vec<Change>,
+    /// The numbers of relations that are new.
+    pub(super) new: Vec<String>,
+}
+
+/// Everything that was changed of definitions; `own` is the condition of a row that the transaction wrote.
+pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definitions> {
+    let catalogs = catalogs(&mut backend.connection)?;
+    let readable: Vec<&Catalog> = catalogs.iter().filter(|one| one.readable).collect();
+    let own = own.replace("(xmin)", "(x.xmin)");
+    let now = rows(&mut backend.connection, &readable, &own)?;
+    let mut before = rows(
+        &mut backend.base,
+        &readable,
+        "x.xmax <> '0'::pg_catalog.xid",
+    )?;
+    for (catalog, rows) in &mut before {
+        let quoted = format!("pg_catalog.{catalog}");
+        drop_present(&mut backend.connection, &quoted, rows)?;
+    }
+    let mut differing = differing(&now, &before);
+    let (only, rest): (Vec<Key>, Vec<Key>) = differing
+        .drain(..)
+        .partition(|(catalog, _)| DEPENDENCIES.contains(&catalog.as_str()));
+    let mut keys = if rest.is_empty() { only } else { rest };
+    let unread = catalogs.iter().filter(|one| !one.readable && one.locked);
+    keys.extend(unread.map(|one| (one.name.clone(), "0".to_owned())));
+    let now = objects(&mut backend.connection, &keys)?;
+    let before = objects(&mut backend.base, &keys)?;
+    let mut found = Definitions {
+        changes: Vec::new(),
+        new: Vec::new(),
+    };
+    for key in &keys {
+        let (old, new) = (before.get(key), now.get(key));
+        if key.0 == "pg_class" && old.is_none() {
+            found.new.push(key.1.clone());
+        }
+        let change = match (old, new) {
+            (None, None) => catalog_change(&key.0),
+            // Of what the server keeps for itself there is no change that is not one of the thing it is kept for.
+            (old, new)
+                if old
+                    .into_iter()
+                    .chain(new)
+                    .all(|one| one.schema == "pg_toast") =>
+            {
+                continue;
+            }
+            (old, Some(new)) => definition(new, old, Some(how(old, new))),
+            (Some(old), None) => definition(old, Some(old), None),
+        };
+        found.changes.push(change);
+    }
+    found.changes.sort_by(|a, b| a.path.cmp(&b.path));
+    found.changes.dedup_by(|a, b| a.path == b.path);
+    Ok(found)
+}
+
+fn catalogs(connection: &mut Connection) -> PgResult<Vec<Catalog>> {
+    let sql = format!(
+        "SELECT c.relname, EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'oid')::text, \
+         pg_catalog.has_table_privilege(c.oid, 'SELECT')::text, \
+         EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.pid = pg_catalog.pg_backend_pid() AND l.relation = c.oid \
+         AND l.mode NOT IN ('AccessShareLock', 'RowShareLock'))::text \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = 'pg_catalog' AND c.relkind = 'r' AND c.relname NOT IN ({COUNTED}) ORDER BY 1"
+    );
+    let rows = connection.query(&sql)?;
+    let one = |row| {
+        let [name, numbered, readable, locked] = texts(row).try_into().unwrap_or_default();
+        Catalog {
+            name,
+            numbered: numbered == "true",
+            readable: readable == "true",
+            locked: locked == "true",
+        }
+    };
+    Ok(rows.into_iter().map(one).collect())
+}
+
+/// Rows of catalogs: the place of each, and to what it belongs with the digest of what it says.
+type Rows = BTreeMap<String, Vec<(String, (Key, String))>>;
+
+fn rows(connection: &mut Connection, catalogs: &[&Catalog], condition: &str) -> PgResult<Rows> {
+    let select = |catalog: &&Catalog| {
+        let name = &catalog.name;
+        let known = OWNERS.iter().find(|(of, ..)| of == name);
+        let (join, class, number) = match known {
+            Some((_, join, class, number)) => (*join, (*class).to_owned(), *number),
+            None if catalog.numbered => ("", format!("'{name}'"), "x.oid"),
+            None => ("", format!("'{name}'"), "0"),
+        };
+        let said = match name.as_str() {
+            "pg_class" => format!(
+                "(pg_catalog.to_jsonb(x) - '{VOLATILE}'::pg_catalog.text[])::pg_catalog.text || \
+                 CASE WHEN x.relkind IN ('r', 'm', 'S') THEN x.relfilenode ELSE 0 END"
+            ),
+            _ => "x::pg_catalog.text".to_owned(),
+        };
+        format!(
+            "SELECT '{name}', x.ctid::pg_catalog.text, coalesce({class}, '{name}'), ({number})::pg_catalog.text, \
+             pg_catalog.md5({said}) FROM pg_catalog.{name} x {join} WHERE {condition}"
+        )
+    };
+    let selects: Vec<String> = catalogs.iter().map(select).collect();
+    let mut found = Rows::new();
+    for row in connection.query(&selects.join(" UNION ALL "))? {
+        let [catalog, place, class, number, digest] = texts(row).try_into().unwrap_or_default();
+        let rows = found.entry(catalog).or_default();
+        rows.push((place, ((class, number), digest)));
+    }
+    Ok(found)
+}
+
+/// What says something else than before.
+fn differing(now: &Rows, before: &Rows) -> Vec<Key> {
+    let by_key = |rows: &Rows| {
+        let mut found: BTreeMap<Key, Vec<(String, String)>> = BTreeMap::new();
+        for (catalog, rows) in rows {
+            for (_, (key, digest)) in rows {
+                let said = (catalog.clone(), digest.clone());
+                found.entry(key.clone()).or_default().push(said);
+            }
+        }
+        found.values_mut().for_each(|said| said.sort());
+        found
+    };
+    let (now, before) = (by_key(now), by_key(before));
+    let mut keys: Vec<&Key> = now.keys().chain(before.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let differs = |key: &&&Key| now.get(**key) != before.get(**key);
+    keys.iter()
+        .filter(differs)
+        .map(|key| (*key).clone())
+        .collect()
+}
+
+/// What there is of these, with names.
+fn objects(connection: &mut Connection, keys: &[Key]) -> PgResult<BTreeMap<Key, Object>> {
+    let mut by_class: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (class, number) in keys {
+        by_class.entry(class).or_default().push(number);
+    }
+    let mut found = BTreeMap::new();
+    for (class, numbers) in by_class {
+        let Some(sql) = names(class) else {
+            continue;
+        };
+        let sql = format!("{sql} ({})", numbers.join(","));
+        for row in connection.query(&sql)? {
+            let [number, schema, name, kind, file] = texts(row).try_into().unwrap_or_default();
+            let object = Object {
+                schema,
+                name,
+                kind,
+                file,
+            };
+            found.insert((class.to_owned(), number), object);
+        }
+    }
+    Ok(found)
+}
+
+/// How rows of a catalog are called, up to the list of their numbers; nothing where that is not known.
+fn names(class: &str) -> Option<String> {
+    let of_table = |table: &str, name: &str, of: &str, kind: &str| {
+        format!(
+            "SELECT x.oid::text, n.nspname, c.relname || '/' || x.{name}, '{kind}', '' FROM pg_catalog.{table} x \
+             JOIN pg_catalog.pg_class c ON c.oid = x.{of} JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE x.oid IN"
+        )
+    };
+    Some(match class {
+        "pg_class" => "SELECT x.oid::text, n.nspname, x.relname, CASE x.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'table' \
+             WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' \
+             WHEN 'I' THEN 'index' WHEN 'f' THEN 'foreign table' ELSE 'composite type' END, x.relfilenode::text \
+             FROM pg_catalog.pg_class x JOIN pg_catalog.pg_namespace n ON n.oid = x.relnamespace WHERE x.oid IN"
+            .to_owned(),
+        "pg_proc" => "SELECT x.oid::text, n.nspname, x.proname || '(' || pg_catalog.pg_get_function_identity_arguments(x.oid) || ')', \
+             'function', '' FROM pg_catalog.pg_proc x JOIN pg_catalog.pg_namespace n ON n.oid = x.pronamespace WHERE x.oid IN"
+            .to_owned(),
+        "pg_type" => "SELECT x.oid::text, n.nspname, x.typname, 'type', '' FROM pg_catalog.pg_type x \
+             JOIN pg_catalog.pg_namespace n ON n.oid = x.typnamespace WHERE x.oid IN"
+            .to_owned(),
+        "pg_authid" => "SELECT x.oid::text, '', x.rolname, 'role', '' FROM pg_catalog.pg_roles x WHERE x.oid IN".to_owned(),
+        "pg_largeobject_metadata" => "SELECT x.oid::text, '', x.oid::text, 'large object', '' \
+             FROM pg_catalog.pg_largeobject_metadata x WHERE x.oid IN".to_owned(),
+        "pg_trigger" => of_table("pg_trigger", "tgname", "tgrelid", "trigger"),
+        "pg_policy" => of_table("pg_policy", "polname", "polrelid", "policy"),
+        class if IDENTIFIED.contains(&class) => format!(
+            "SELECT x.oid::text, '', i.identity, i.type, '' FROM pg_catalog.{class} x, \
+             LATERAL pg_catalog.pg_identify_object('pg_catalog.{class}'::pg_catalog.regclass, x.oid, 0) i WHERE x.oid IN"
+        ),
+        _ => return None,
+    })
+}
+
+/// What became of something.
+fn how(old: Option<&Object>, new: &Object) -> &'static str {
+    let rows = matches!(new.kind.as_str(), "table" | "materialized view");
+    match old {
+        None => "created",
+        Some(old) if (&old.schema, &old.name) != (&new.schema, &new.name) => "renamed",
+        Some(old) if old.file != new.file && rows => {
+            "emptied or written anew; its rows are not compared"
+        }
+        Some(_) if rows => "altered; its rows are not compared",
+        Some(_) => "altered",
+    }
+}
+
+fn definition(object: &Object, old: Option<&Object>, how: Option<&str>) -> Change {
+    let named = |one: &Object| format!("{} {}", one.kind, shown(&one.schema, &one.name));
+    let name = shown(&object.schema, &object.name);
+    let path = match object.kind.as_str() {
+        "table" | "view" | "materialized view" | "foreign table" => table_item(&name),
+        kind => {
+            let word = kind.replace(' ', "_");
+            let name = [word.as_bytes(), b":", table_item(&name).as_bytes()].concat();
+            ResourcePath::root().join(&name)
+        }
+    };
+    let after = how.map(|how| format!("{}: {how}", named(object)));
+    text_change(
+        path,
+        &object.kind,
+        old.map(named).as_deref(),
+        after.as_deref(),
+    )
+}
+
+/// Something that has no name here.
+fn catalog_change(catalog: &str) -> Change {
+    let path = ResourcePath::root().join(format!("catalog:{catalog}").as_bytes());
+    let before = format!("rows of {catalog}");
+    let after = format!("rows of {catalog}: changed");
+    text_change(path, "catalog", Some(&before), Some(&after))
+}
