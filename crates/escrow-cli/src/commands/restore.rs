@@ -12,7 +12,7 @@ use crate::ui::Ui;
 /// Return every sandbox of a plan to a checkpoint
 ///
 /// All of them, or none. Where they were is kept first, as another checkpoint, so that this can be
-/// taken back.
+/// taken back. In a plan with a held transaction of a database it cannot: that drops what came after the checkpoint.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow restore try chk_01k9")]
 pub(crate) struct RestoreArgs {
@@ -37,15 +37,18 @@ impl RestoreArgs {
         if ui.is_json() {
             let answer = context.manager.restore_answer(&plan, &restored)?;
             let mut document = json!(answer);
-            document["before"] = json!(restored.before.id);
+            document["before"] = json!(restored.before.map(|before| before.id));
             ui.document(&document);
             return Ok(());
         }
         ui.news(&restored.message());
-        ui.say(&format!(
-            "next: `escrow diff {0}`, or `escrow restore {0} {1}` to take it back",
-            plan.name, restored.before.id
-        ));
+        ui.say(&match &restored.before {
+            Some(before) => format!(
+                "next: `escrow diff {0}`, or `escrow restore {0} {1}` to take it back",
+                plan.name, before.id
+            ),
+            None => format!("next: `escrow diff {}`", plan.name),
+        });
         Ok(())
     }
 }

@@ -150,7 +150,7 @@ pub(crate) fn sum(view: &DiffView) -> String {
 pub(crate) fn sandbox(context: &Context, view: &SandboxView) -> Result<Value, Failure> {
     let sandbox = &view.sandbox;
     let path = context.manager.path_of(view)?;
-    Ok(json!({
+    let mut document = json!({
         "sandbox_id": sandbox.id,
         "resource": view.resource.name,
         "type": view.resource.kind,
@@ -163,7 +163,12 @@ pub(crate) fn sandbox(context: &Context, view: &SandboxView) -> Result<Value, Fa
         "warnings": sandbox.warnings,
         "reasons": sandbox.reasons,
         "created_at": sandbox.created_at.to_string(),
-    }))
+    });
+    let remarks = context.manager.remarks(view);
+    if !remarks.is_empty() {
+        document["remarks"] = json!(remarks);
+    }
+    Ok(document)
 }
 
 /// A plan as JSON.

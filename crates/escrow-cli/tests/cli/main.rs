@@ -50,6 +50,7 @@ mod plugins;
 mod postgres;
 mod postgres_faults;
 mod postgres_traps;
+mod postgres_work;
 mod protected;
 mod recovery;
 mod review;

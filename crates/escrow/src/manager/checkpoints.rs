@@ -28,8 +28,8 @@ const RECOVERY: &str = "before_recovery";
 pub struct RestoreOutcome {
     /// The one that was returned to.
     pub checkpoint: Checkpoint,
-    /// Where the plan was before.
-    pub before: Checkpoint,
+    /// Where the plan was before; nothing where a sandbox cannot return to it.
+    pub before: Option<Checkpoint>,
 }
 
 /// The snapshot of a sandbox in a checkpoint.
@@ -79,7 +79,15 @@ impl Manager {
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
             let paused = self.pause(plan)?;
-            let kept = self.keep(plan, label, None, (paused.is_some(), observer))?;
+            let kept = self.keep(plan, label, None, (paused.is_some(), observer), None)?;
+            let views = self.live_sandboxes(plan)?;
+            let linear = |view: &&SandboxView| self.checkpoints_of(view) == Checkpoints::Linear;
+            if let Some(view) = views.iter().find(linear) {
+                self.notice(format!(
+                    "a return to this checkpoint cannot be taken back, and drops those after it: '{}' keeps them one inside the other",
+                    view.resource.name
+                ));
+            }
             if let Err(error) = self.release_checkpoints(plan, paused.is_none()) {
                 let why = chain(&error);
                 self.notice(format!(
@@ -99,11 +107,10 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<()> {
         let views = self.live_sandboxes(plan)?;
+        // Those that drop the later ones have room for few, which are for those that the user asks for.
         let can = |view: &SandboxView| {
-            let reference = &view.sandbox.reference;
-            let registry = self.registry_of(reference.plan_id).ok();
-            let strategy = registry.and_then(|registry| registry.of(reference).ok());
-            strategy.is_some_and(|one| one.capabilities().checkpoints != Checkpoints::None)
+            let how = self.checkpoints_of(view);
+            !matches!(how, Checkpoints::None | Checkpoints::Linear)
         };
         // Where no process worked yet, nothing can be lost.
         let worked = |view: &SandboxView| view.sandbox.state == SandboxState::Active;
@@ -117,8 +124,39 @@ impl Manager {
             // A process that was killed at a checkpoint may have left what looks like further names of files.
             return self.release_checkpoints(plan, false);
         }
-        let taken = self.keep(plan, None, Some(why.as_str()), (false, observer))?;
+        let taken = self.keep(plan, None, Some(why.as_str()), (false, observer), None)?;
         self.prune(plan, &[taken.id], true)
+    }
+
+    /// How a sandbox keeps checkpoints.
+    fn checkpoints_of(&self, view: &SandboxView) -> Checkpoints {
+        let reference = &view.sandbox.reference;
+        let registry = self.registry_of(reference.plan_id).ok();
+        let strategy = registry.and_then(|registry| registry.of(reference).ok());
+        strategy.map_or(Checkpoints::None, |one| {
+            one.capabilities_of(reference).checkpoints
+        })
+    }
+
+    /// The resource whose sandbox drops later checkpoints when it returns to one. More than one could not return together: the second
+    /// may fail when the first can no longer go back.
+    fn linear(&self, views: &[SandboxView]) -> Result<Option<SandboxId>> {
+        let linear = |view: &&SandboxView| self.checkpoints_of(view) == Checkpoints::Linear;
+        let found: Vec<&SandboxView> = views.iter().filter(linear).collect();
+        match found[..] {
+            [] => Ok(None),
+            [one] => Ok(Some(one.sandbox.id)),
+            [one, other, ..] => Err(Error::Snapshot {
+                resource: other.resource.name.clone(),
+                what: "return to a checkpoint".to_owned(),
+                cause: Box::new(Error::from(StrategyError::Unsupported {
+                    strategy: other.sandbox.reference.strategy_name.clone(),
+                    what: format!("return together with '{}'", one.resource.name),
+                    why: "neither can go back once it has returned; roll the plan back instead"
+                        .to_owned(),
+                })),
+            }),
+        }
     }
 
     /// The same before something, which goes on where the sandboxes keep no checkpoints.
@@ -151,19 +189,20 @@ impl Manager {
         self.lock_originals(&resources, true)
     }
 
-    /// Keeps every sandbox; `in_use`: the commands inside are paused.
+    /// Keeps every sandbox; `in_use`: the commands inside are paused. Of one that cannot be kept for what comes, `stays` stands for it.
     pub(super) fn keep(
         &self,
         plan: &Plan,
         label: Option<&str>,
         why: Option<&str>,
         (in_use, observer): (bool, &dyn Observer),
+        stays: Option<(SandboxId, Snapshot)>,
     ) -> Result<Checkpoint> {
         let views = self.live_sandboxes(plan)?;
         check_readable(plan, &views)?;
         let last = self.store.checkpoints(plan.id)?.pop();
         let sessions = self.sessions(plan, &views, in_use)?;
-        let kept = self.snapshot_each(&views, sessions, last.as_ref(), observer);
+        let kept = self.snapshot_each(&views, sessions, (last.as_ref(), stays), observer);
         let snapshots = match kept {
             Ok(snapshots) => snapshots,
             // What some of them kept belongs to no checkpoint.
@@ -214,11 +253,16 @@ impl Manager {
         &self,
         views: &[SandboxView],
         sessions: Vec<Session>,
-        last: Option<&Checkpoint>,
+        (last, stays): (Option<&Checkpoint>, Option<(SandboxId, Snapshot)>),
         observer: &dyn Observer,
     ) -> Result<Vec<(SandboxId, String)>> {
         let mut snapshots = Vec::new();
         for (view, session) in views.iter().zip(sessions) {
+            let stays = stays.as_ref().filter(|(of, _)| *of == view.sandbox.id);
+            if let Some((id, snapshot)) = stays {
+                snapshots.push((*id, stored(snapshot)));
+                continue;
+            }
             let sandbox = self.open_sandbox(view, session)?;
             let before = last.map(|last| snapshot_of(last, view.sandbox.id));
             let before = before.transpose()?.flatten();
@@ -294,6 +338,7 @@ impl Manager {
             for view in &views {
                 needed_snapshot(checkpoint, view)?;
             }
+            let linear = self.linear(&views)?;
             // Before anything is decided: afterwards nothing may fail that is not part of the way.
             self.activate(&views)?;
             let listening = BufferedObserver::new(observer);
@@ -303,21 +348,39 @@ impl Manager {
             let sessions = views.iter().map(|view| self.session(plan, view));
             let sessions = sessions.collect::<Result<Vec<_>>>()?;
             let why = AutoCheckpoint::BeforeRestore.as_str();
-            let before = self.keep(plan, None, Some(why), (paused.is_some(), observer))?;
+            let stays = match linear {
+                Some(id) => snapshot_of(checkpoint, id)?.map(|snapshot| (id, snapshot)),
+                None => None,
+            };
+            let listens = (paused.is_some(), observer);
+            let before = self.keep(plan, None, Some(why), listens, stays)?;
             let mut ways = Vec::new();
             for ((member, view), session) in members.into_iter().zip(&views).zip(sessions) {
                 let from = needed_snapshot(&before, view)?;
                 let to = needed_snapshot(checkpoint, view)?;
                 ways.push((member, Return { from, to, session }));
             }
+            // What cannot go back goes last, when nothing else can fail any more.
+            ways.sort_by_key(|(member, _)| Some(member.sandbox.id) == linear);
             let prepared = prepare_restore(engine, plan, checkpoint.id, ways)?;
             let ended = prepared.decide()?.execute()?;
             self.tell(listening);
             for (_, why) in ended.left {
                 self.notice(format!("what was staged for the restore is left: {why}"));
             }
+            let before = match linear {
+                None => Some(before),
+                Some(_) => {
+                    self.forget_later(plan, checkpoint)?;
+                    None
+                }
+            };
             // Both ends of the way stay.
-            let spared = [before.id, checkpoint.id];
+            let spared: Vec<CheckpointId> = before
+                .iter()
+                .chain([checkpoint])
+                .map(|one| one.id)
+                .collect();
             if let Err(error) = self.prune(plan, &spared, paused.is_none()) {
                 let why = chain(&error);
                 self.notice(format!("could not delete old checkpoints: {why}"));
@@ -327,6 +390,15 @@ impl Manager {
                 before,
             })
         })
+    }
+
+    /// Forgets the checkpoints after one: a sandbox can return to none of them any more.
+    fn forget_later(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
+        let all = self.checkpoints(plan)?;
+        let later = all.iter().skip_while(|one| one.id != checkpoint.id).skip(1);
+        later
+            .map(|one| Ok(self.store.forget_checkpoint(one.id)?))
+            .collect()
     }
 
     /// A checkpoint as it is stored now that the plan is locked. Refuses one since which a part of the plan was
@@ -347,6 +419,19 @@ impl Manager {
                 plan: plan.name.clone(),
                 checkpoint: checkpoint.id.to_string(),
             }),
+        }
+    }
+
+    /// Refuses to fork a sandbox whose checkpoints lie one inside the other: none of them can be copied.
+    fn check_forks(&self, view: &SandboxView) -> Result<()> {
+        match self.checkpoints_of(view) {
+            Checkpoints::Linear => Err(Error::from(StrategyError::Unsupported {
+                strategy: view.sandbox.reference.strategy_name.clone(),
+                what: "be forked".to_owned(),
+                why: "it is one transaction; another plan of the same original begins beside it"
+                    .to_owned(),
+            })),
+            _ => Ok(()),
         }
     }
 
@@ -400,7 +485,7 @@ impl Manager {
     /// Keeps where a plan is whose restore was interrupted: processes may have continued to work.
     pub(super) fn checkpoint_present(&self, plan: &Plan) -> Result<()> {
         let in_use = self.inside(plan)?.is_some();
-        let kept = self.keep(plan, None, Some(RECOVERY), (in_use, &Unobserved));
+        let kept = self.keep(plan, None, Some(RECOVERY), (in_use, &Unobserved), None);
         match kept {
             Ok(kept) => self.notice(format!(
                 "the plan '{}' as it was before its interrupted restore was finished is saved as {}",
@@ -511,11 +596,12 @@ impl Manager {
         let directory = Location::from(state_dir::canonical(directory)?);
         self.record("fork", Some(plan.id), &plan.name, || {
             let _originals = self.steady_originals(plan)?;
+            views.iter().try_for_each(|view| self.check_forks(view))?;
             let at = match at {
                 Some(at) => self.fresh(plan, at)?,
                 None => {
                     let paused = self.pause(plan)?;
-                    self.keep(plan, None, Some(FORK), (paused.is_some(), observer))?
+                    self.keep(plan, None, Some(FORK), (paused.is_some(), observer), None)?
                 }
             };
             let mut from = Vec::new();

@@ -102,16 +102,19 @@ impl Manager {
     /// What is answered to a return to a checkpoint. The list of files is made here: only who asks for it
     /// pays for it.
     pub fn restore_answer(&self, plan: &Plan, restored: &RestoreOutcome) -> Result<RestoreReport> {
-        let (before, after) = (&restored.before, &restored.checkpoint);
+        let after = &restored.checkpoint;
         let mut restored_files = Vec::new();
         let mut message = restored.message();
-        let found = match self.since(plan, before, Some(after)) {
+        let since = restored.before.as_ref();
+        let since = since.map(|before| self.since(plan, before, Some(after)));
+        let found = match since {
+            None => Vec::new(),
             // It is done, whether or not one may see of what.
-            Err(error @ Error::Denied { .. }) => {
+            Some(Err(error @ Error::Denied { .. })) => {
                 message = format!("{message}; what differs is not listed: {error}");
                 Vec::new()
             }
-            found => found?.resources,
+            Some(found) => found?.resources,
         };
         for one in found {
             let name = &one.view.resource.name;
@@ -130,9 +133,15 @@ impl Manager {
 impl RestoreOutcome {
     /// What was done, in a few words.
     pub fn message(&self) -> String {
-        format!(
-            "restored {}; the state before it is saved as {}",
-            self.checkpoint.id, self.before.id
-        )
+        match &self.before {
+            Some(before) => format!(
+                "restored {}; the state before it is saved as {}",
+                self.checkpoint.id, before.id
+            ),
+            None => format!(
+                "restored {}; the state before it and the checkpoints after it could not be kept",
+                self.checkpoint.id
+            ),
+        }
     }
 }

@@ -70,6 +70,14 @@ pub(super) type PgResult<T> = Result<T, PgError>;
 /// A row of texts.
 pub(super) type Row = Vec<Option<String>>;
 
+/// What a statement gave: the columns with the numbers of their types, the rows, and what was done.
+#[derive(Default)]
+pub(super) struct Ran {
+    pub(super) columns: Vec<(String, u32)>,
+    pub(super) rows: Vec<Vec<Option<Vec<u8>>>>,
+    pub(super) tag: String,
+}
+
 /// A stream of one kind or the other.
 pub(super) enum Link {
     Unix(UnixStream),
@@ -337,6 +345,36 @@ impl Connection {
             .next()
             .and_then(|row| row.into_iter().next())
             .flatten())
+    }
+
+    /// Carries out one statement, and gives everything it says.
+    pub(super) fn run(&mut self, sql: &str) -> PgResult<Ran> {
+        self.link.write_all(&wire::query(sql))?;
+        let (mut ran, mut failed) = (Ran::default(), None);
+        loop {
+            let frame = self.next()?;
+            match frame.kind {
+                b'E' => failed = failed.or(Some(PgError::said(&frame.body))),
+                b'T' => ran.columns = wire::described(&frame.body).ok_or_else(unexpected)?,
+                b'D' => {
+                    let row = wire::columns(&frame.body).ok_or_else(unexpected)?;
+                    let row = row.into_iter().map(|value| value.map(<[u8]>::to_vec));
+                    ran.rows.push(row.collect());
+                }
+                b'C' => {
+                    let tag = wire::text(&frame.body).map_or(&[][..], |(tag, _)| tag);
+                    ran.tag = String::from_utf8_lossy(tag).into_owned();
+                }
+                b'G' => self.link.write_all(b"f\0\0\0\x05\0")?,
+                b'H' => {
+                    failed = failed.or(Some(PgError::link(
+                        "a copy is for a client: `escrow path` gives the URL",
+                    )))
+                }
+                b'Z' => return failed.map_or(Ok(ran), Err),
+                _ => {}
+            }
+        }
     }
 
     /// Carries out a simple query and gives its rows one by one.

@@ -53,8 +53,14 @@ pub(super) enum Request {
     Commit { turns: u64 },
     /// Take everything back and begin anew.
     Rollback,
-    /// The rows of a query.
-    Query(String),
+    /// Keep it as it is now.
+    Checkpoint,
+    /// Whether there is a checkpoint of this name.
+    Knows(String),
+    /// Return to it.
+    Restore(String),
+    /// Forget every checkpoint that is newer than the newest of these.
+    Retain(Vec<String>),
     /// What the server says of the transaction of this number.
     Outcome(String),
     /// End.
@@ -70,6 +76,8 @@ pub(super) struct Status {
     pub(super) xid: Option<String>,
     /// How many locks it holds.
     pub(super) locks: u64,
+    /// How many checkpoints it has.
+    pub(super) checkpoints: usize,
     /// How many transactions the server lets be prepared.
     pub(super) max_prepared: u64,
     /// What will not work, or not as outside.
@@ -99,6 +107,12 @@ pub(super) enum Answer {
         turns: u64,
     },
     Rows(Vec<super::connect::Row>),
+    /// The name of a checkpoint.
+    Kept(String),
+    /// There are as many checkpoints as there may be.
+    Full,
+    /// There is no such checkpoint.
+    Unknown,
     Done,
     /// It was taken back, and the changes could not be made again.
     Dropped,

@@ -9,6 +9,7 @@
 //! lets nothing be prepared, the commit is one plain `COMMIT` of the holder.
 
 mod connect;
+mod content;
 mod control;
 pub(crate) mod holder;
 pub(crate) mod location;
@@ -116,6 +117,24 @@ struct HeldIntent {
     gid: Option<String>,
     /// How often clients had worked in the sandbox when it was compared: nothing else is committed.
     turns: u64,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct HeldSnapshot {
+    savepoint: String,
+}
+
+/// What a return to a checkpoint needs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct RestoreIntent {
+    area: Location,
+    savepoint: String,
+}
+
+/// The return to a checkpoint that an intent is, if it is one.
+fn as_restore(intent: &Intent) -> Option<RestoreIntent> {
+    serde_json::from_value(intent.0.clone()).ok()
 }
 
 impl HeldTransaction {
@@ -244,7 +263,7 @@ impl Strategy for HeldTransaction {
             undoes: false,
             survives: false,
             retryable: false,
-            checkpoints: Checkpoints::None,
+            checkpoints: Checkpoints::Linear,
             partial: false,
             live: true,
             exposes: Exposes::Url,
@@ -285,6 +304,9 @@ impl Strategy for HeldTransaction {
                 ", and holds locks on {} tables and indexes",
                 status.locks
             ));
+        }
+        if status.checkpoints > 0 {
+            remark.push_str(&format!(", with {} checkpoints", status.checkpoints));
         }
         if status.age > metadata.max_age {
             remark.push_str(
@@ -417,6 +439,13 @@ impl Strategy for HeldTransaction {
     }
 
     fn commit(&self, intent: &Intent, _observer: &dyn Observer) -> Result<()> {
+        if let Some(restore) = as_restore(intent) {
+            let request = Request::Restore(restore.savepoint);
+            return match ask_holder(&restore.area, &request, "return to the checkpoint")? {
+                Answer::Done => Ok(()),
+                _ => Err(no_checkpoint()),
+            };
+        }
         let intent: HeldIntent = tree::parse(&intent.0, "the intent")?;
         let what = "commit";
         match &intent.gid {
@@ -430,6 +459,10 @@ impl Strategy for HeldTransaction {
     }
 
     fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
+        // Such a member comes last, so nothing is taken back once it was carried out.
+        if as_restore(intent).is_some() {
+            return Ok(RollbackReport::default());
+        }
         let held: HeldIntent = tree::parse(&intent.0, "the intent")?;
         match &held.gid {
             // Nothing was prepared, and the holder still holds it.
@@ -454,6 +487,9 @@ impl Strategy for HeldTransaction {
     }
 
     fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        if as_restore(intent).is_some() {
+            return Ok(Outcome::NotDone);
+        }
         let intent: HeldIntent = tree::parse(&intent.0, "the intent")?;
         let Some(xid) = &intent.xid else {
             return Ok(Outcome::Done);
@@ -621,8 +657,16 @@ fn committed() -> StrategyError {
     unsupported(NAME, "undo a commit", why)
 }
 
+fn no_checkpoint() -> StrategyError {
+    StrategyError::Lost {
+        path: crate::model::ResourcePath::root(),
+        what: "the savepoint went with the transaction, or with a return to an earlier checkpoint"
+            .to_owned(),
+    }
+}
+
 fn no_snapshots(what: &str) -> StrategyError {
-    let why = "a transaction that is held open keeps no earlier states; another plan of the same database begins beside it";
+    let why = "a held transaction shows no earlier state beside the present one; another plan of the same database begins beside it";
     unsupported(NAME, what, why)
 }
 

@@ -1,18 +1,20 @@
 //! An open session with the sandbox of a database.
 
-use std::io::{Cursor, Read};
+use std::io::Read;
 
 use super::super::error::{Result, StrategyError};
 use super::super::sql::version_digest;
 use super::super::{
-    Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, RestoreRequest,
-    Sandbox, Snapshot, StagedCommit, tree, unsupported,
+    Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
+    RestoreRequest, Sandbox, Snapshot, StagedCommit, tree, unsupported,
 };
-use super::connect::{Connection, identifier};
+use super::connect::Connection;
+use super::content;
 use super::control::{Answer, CLIENTS_DIR, Changes, Request};
+use super::holder::requests::CHECKPOINTS;
 use super::{
-    HeldIntent, HeldMetadata, Host, NAME, ask_holder, end_holder, failed, no_snapshots,
-    start_holder, worked_on,
+    HeldIntent, HeldMetadata, HeldSnapshot, Host, NAME, RestoreIntent, ask_holder, end_holder,
+    failed, no_checkpoint, no_snapshots, start_holder, worked_on,
 };
 use crate::event::Observer;
 use crate::model::digest::VersionDigests;
@@ -73,6 +75,11 @@ impl HeldSession {
     }
 }
 
+fn savepoint_of(snapshot: &Snapshot) -> Result<String> {
+    let snapshot: HeldSnapshot = tree::parse(&snapshot.0, "the snapshot")?;
+    Ok(snapshot.savepoint)
+}
+
 fn unexpected() -> StrategyError {
     StrategyError::Damaged {
         what: "its holder gave another answer than was asked for".to_owned(),
@@ -91,32 +98,15 @@ fn encode(text: &str) -> String {
 
 impl Sandbox for HeldSession {
     fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        let text = path.to_string();
-        let (schema, table) = text.split_once('.').unwrap_or(("public", &text));
-        let name = format!("{}.{}", identifier(schema), identifier(table));
-        let sql = format!("SELECT pg_catalog.row_to_json(t)::pg_catalog.text FROM {name} t");
-        let rows = match self.ask(&Request::Query(sql), "read the table") {
-            Ok(Answer::Rows(rows)) => rows,
-            Ok(_) => return Err(unexpected()),
-            // There is no such table, or no such schema.
-            Err(StrategyError::Server {
-                code: Some(code), ..
-            }) if code == "42P01" || code == "3F000" => {
-                return Err(StrategyError::NotThere { path: path.clone() });
-            }
-            Err(error) => return Err(error),
-        };
-        let mut lines = Vec::new();
-        for row in rows.into_iter().flatten().flatten() {
-            lines.extend_from_slice(row.as_bytes());
-            lines.push(b'\n');
-        }
-        Ok(Box::new(Cursor::new(lines)))
+        content::read(&self.metadata, path)
     }
 
-    fn write(&self, _path: &ResourcePath, _content: &mut dyn Read) -> Result<Change> {
-        let why = "rows are written by a client of the database: `escrow path` gives the URL";
-        Err(unsupported(NAME, "write a table", why))
+    fn write(&self, path: &ResourcePath, bytes: &mut dyn Read) -> Result<Change> {
+        content::write(&self.metadata, path, bytes)
+    }
+
+    fn query(&self, statement: &str, read_only: bool) -> Result<QueryResult> {
+        content::query(&self.metadata, statement, read_only)
     }
 
     fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
@@ -144,11 +134,28 @@ impl Sandbox for HeldSession {
     }
 
     fn checkpoint(&self, _parent: Option<&Snapshot>, _observer: &dyn Observer) -> Result<Snapshot> {
-        Err(no_snapshots("take a checkpoint"))
+        match self.ask(&Request::Checkpoint, "be kept")? {
+            Answer::Kept(name) => Ok(Snapshot(tree::stored(&HeldSnapshot { savepoint: name }))),
+            Answer::Full => {
+                let why = format!(
+                    "it has {CHECKPOINTS} already, and many savepoints in one transaction slow the whole server down; \
+                     return to an earlier one, commit, or roll back"
+                );
+                Err(unsupported(NAME, "take another checkpoint", &why))
+            }
+            _ => Err(unexpected()),
+        }
     }
 
     fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
-        Ok(keep.to_vec())
+        let names = keep.iter().map(savepoint_of).collect::<Result<_>>()?;
+        match self.ask(&Request::Retain(names), "forget checkpoints") {
+            // What cannot be released now goes with the next ones, or with the transaction.
+            Ok(_) | Err(StrategyError::HolderGone { .. } | StrategyError::ClientBusy) => {
+                Ok(keep.to_vec())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn preview(&self, _options: &PreviewOptions) -> Result<Preview> {
@@ -207,8 +214,15 @@ impl Sandbox for HeldSession {
         })
     }
 
-    fn prepare_restore(&self, _request: &RestoreRequest<'_>) -> Result<Intent> {
-        Err(no_snapshots("return to a checkpoint"))
+    fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
+        let savepoint = savepoint_of(request.to)?;
+        match self.ask(&Request::Knows(savepoint.clone()), "find the checkpoint")? {
+            Answer::Done => Ok(Intent(tree::stored(&RestoreIntent {
+                area: self.metadata.area.clone(),
+                savepoint,
+            }))),
+            _ => Err(no_checkpoint()),
+        }
     }
 
     fn access(&self) -> Result<Access> {

@@ -177,6 +177,21 @@ pub(super) fn error_frame(severity: &str, code: &str, message: &str, hint: Optio
     Frame::new(kind, fields_body(&fields))
 }
 
+/// The names of the columns that follow, and the numbers of their types.
+pub(super) fn described(body: &[u8]) -> Option<Vec<(String, u32)>> {
+    let (count, mut rest) = body.split_at_checked(2)?;
+    let count = u16::from_be_bytes([count[0], count[1]]);
+    let mut found = Vec::with_capacity(usize::from(count));
+    for _ in 0..count {
+        let (name, after) = text(rest)?;
+        let (about, after) = after.split_at_checked(18)?;
+        let kind = u32::from_be_bytes([about[6], about[7], about[8], about[9]]);
+        found.push((String::from_utf8_lossy(name).into_owned(), kind));
+        rest = after;
+    }
+    Some(found)
+}
+
 /// The columns of a row.
 pub(super) fn columns(body: &[u8]) -> Option<Vec<Option<&[u8]>>> {
     let (count, mut rest) = body.split_at_checked(2)?;

@@ -57,6 +57,10 @@ pub(super) struct Backend {
     pub(super) base: Connection,
     /// When it began.
     pub(super) began: Instant,
+    /// The checkpoints, each a savepoint inside the one before, and how often clients had worked in it.
+    pub(super) checkpoints: Vec<(String, u64)>,
+    /// How many checkpoints there were, also of transactions that are over.
+    pub(super) taken: u64,
     /// How often clients worked in it.
     pub(super) turns: u64,
     /// What was changed when clients had worked in it so often.
@@ -84,6 +88,8 @@ impl Backend {
             applied: Some(Settings::new()),
             deferrable: true,
             began: Instant::now(),
+            checkpoints: Vec::new(),
+            taken: 0,
             turns: 0,
             compared: None,
             prepared: None,
@@ -106,6 +112,7 @@ impl Backend {
         let deferrable = "SELECT EXISTS (SELECT FROM pg_constraint WHERE condeferrable)";
         self.deferrable = self.connection.value(deferrable)?.as_deref() == Some("t");
         (self.began, self.prepared) = (Instant::now(), None);
+        self.checkpoints.clear();
         Ok(())
     }
 

@@ -10,7 +10,7 @@ mod definitions;
 mod exchange;
 mod extended;
 mod redo;
-mod requests;
+pub(super) mod requests;
 mod startup;
 
 use std::io::Write;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::connect::{PgError, PgResult, literal};
+use super::super::connect::{PgError, PgResult, identifier, literal};
 use super::super::control::{Answer, Request, Status};
 use super::backend::{Backend, Turn, Unavailable, own_settings};
 use super::redo::Redo;
@@ -13,6 +13,9 @@ const ENGINE: u32 = 0;
 
 /// How long a question that is asked by the way waits.
 const GLANCE: Duration = Duration::from_millis(500);
+
+/// How many checkpoints there may be at once: with more than 64 subtransactions in one transaction a whole server becomes slow.
+pub(in crate::strategy::postgres) const CHECKPOINTS: usize = 32;
 
 /// Carries a request out.
 pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
@@ -84,12 +87,16 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         Request::Prepare { turns, .. } | Request::Commit { turns } if turns != backend.turns => {
             Ok(Answer::Moved)
         }
+        Request::Checkpoint => checkpoint(holder, backend),
+        Request::Knows(name) => Ok(match place_of(backend, &name) {
+            Some(_) => Answer::Done,
+            None => Answer::Unknown,
+        }),
+        Request::Restore(name) => restore(backend, &name),
+        Request::Retain(names) => retain(backend, &names),
         Request::Check => {
             let (xid, turns) = (looking(backend, check)?, backend.turns);
             Ok(Answer::Fit { xid, turns })
-        }
-        Request::Query(sql) => {
-            looking(backend, |backend| backend.connection.query(&sql)).map(Answer::Rows)
         }
         Request::Prepare { gid, .. } => {
             let sql = format!("PREPARE TRANSACTION {}", literal(&gid));
@@ -97,6 +104,60 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         }
         Request::Commit { .. } => end_transaction(backend, "COMMIT", String::new()),
     }
+}
+
+fn savepoint(name: &str) -> String {
+    identifier(&format!("escrow_checkpoint_{name}"))
+}
+
+fn place_of(backend: &Backend, name: &str) -> Option<usize> {
+    backend.checkpoints.iter().position(|(one, _)| one == name)
+}
+
+/// Keeps it as it is: by a savepoint, or by the newest one where nothing happened since.
+fn checkpoint(holder: &Holder, backend: &mut Backend) -> PgResult<Answer> {
+    if let Some((name, turns)) = backend.checkpoints.last()
+        && *turns == backend.turns
+    {
+        return Ok(Answer::Kept(name.clone()));
+    }
+    if backend.checkpoints.len() >= CHECKPOINTS {
+        return Ok(Answer::Full);
+    }
+    backend.taken += 1;
+    let name = format!("{:08x}_{}", holder.secret_of(ENGINE), backend.taken);
+    let sql = format!("SAVEPOINT {}", savepoint(&name));
+    backend.connection.query(&sql)?;
+    backend.checkpoints.push((name.clone(), backend.turns));
+    Ok(Answer::Kept(name))
+}
+
+/// Returns to a checkpoint, which stays; those after it are gone.
+fn restore(backend: &mut Backend, name: &str) -> PgResult<Answer> {
+    let Some(place) = place_of(backend, name) else {
+        return Ok(Answer::Unknown);
+    };
+    let sql = format!("ROLLBACK TO SAVEPOINT {}", savepoint(name));
+    backend.connection.query(&sql)?;
+    // What was set since then went too.
+    (backend.applied, backend.compared) = (None, None);
+    backend.turns += 1;
+    backend.checkpoints.truncate(place + 1);
+    backend.checkpoints[place].1 = backend.turns;
+    Ok(Answer::Done)
+}
+
+/// Releases what can be: a savepoint goes only with all that were made after it.
+fn retain(backend: &mut Backend, names: &[String]) -> PgResult<Answer> {
+    let needed = |(name, _): &(String, u64)| names.contains(name);
+    let keep = backend.checkpoints.iter().rposition(needed);
+    let keep = keep.map_or(0, |newest| newest + 1);
+    if let Some((name, _)) = backend.checkpoints.get(keep) {
+        let sql = format!("RELEASE SAVEPOINT {}", savepoint(name));
+        backend.connection.query(&sql)?;
+        backend.checkpoints.truncate(keep);
+    }
+    Ok(Answer::Done)
 }
 
 /// What was changed; compared once for as long as no client works on.
@@ -246,6 +307,7 @@ fn status_of(holder: &Holder, backend: &mut Backend) -> PgResult<Status> {
     Ok(Status {
         age: backend.began.elapsed().as_secs(),
         xid: id,
+        checkpoints: backend.checkpoints.len(),
         locks: locks.and_then(|count| count.parse().ok()).unwrap_or(0),
         max_prepared: holder.max_prepared,
         warnings: holder.warnings.clone(),

@@ -1,0 +1,180 @@
+//! Work in a sandbox of a PostgreSQL database from the command line: checkpoints, statements, tables and rows.
+
+use crate::postgres::{Shop, changes, inside};
+use crate::*;
+
+/// Checkpoints are savepoints, one inside the other: a return drops what came after it, which is said before, and goes last, when nothing
+/// else can fail.
+// rule R1, R3
+#[test]
+fn a_return_to_a_checkpoint_drops_the_later_ones_and_says_so() {
+    if !require_stepper() {
+        return;
+    }
+    let shop = Shop::new(true);
+    let url = shop.plan_both("try");
+    let work = |number: u32| {
+        put(&shop.cli, "try app a.txt", &format!("{number}\n"));
+        inside(&url, &format!("UPDATE items SET price = {number}"));
+    };
+    work(1);
+    let said = shop.cli.run("checkpoint create try -m one");
+    assert_eq!(said.status, 0, "{}", said.stderr_text());
+    has(
+        &said.stderr_text(),
+        ["cannot be taken back", "drops those after it", "shop"],
+    );
+    work(2);
+    inside(&url, "CREATE TABLE t (a int); INSERT INTO t VALUES (1)");
+    shop.cli.ok("checkpoint create try -m two");
+    work(3);
+    has(&shop.cli.ok("status"), ["with 2 checkpoints"]);
+    let done = json(&shop.cli, "restore try two");
+    assert_eq!(done["before"], Value::Null, "{done}");
+    assert_eq!(
+        inside(&url, "SELECT sum(price), count(*) FROM items, t"),
+        "40|20"
+    );
+    assert_eq!(shop.cli.ok("read try app a.txt"), "2\n");
+    shop.cli.ok("restore try one");
+    assert_eq!(inside(&url, "SELECT sum(price) FROM items"), "20");
+    assert_eq!(shop.cli.ok("read try app a.txt"), "1\n");
+    let list = json(&shop.cli, "checkpoint list try");
+    assert_eq!(list_of(&list["checkpoints"]), ["one"], "{list}");
+    shop.cli.fails("restore try two", 1);
+    // Killed anywhere, all members are at the checkpoint, or none.
+    let mut at = 1;
+    loop {
+        work(4);
+        let run = shop.cli.stepper("restore try one").fault(at, Fault::Kill);
+        shop.cli.ok("recover");
+        let file = shop.cli.ok("read try app a.txt");
+        let price = inside(&url, "SELECT max(price) FROM items");
+        assert_eq!(file.trim_end(), price, "killed at call {at}");
+        if run.hit.is_none() {
+            assert!(at > 40, "only {at} calls were reached");
+            break;
+        }
+        at += 17;
+    }
+    assert_eq!(inside(&url, "SELECT max(price) FROM items"), "1");
+    has(&shop.cli.fails("plan fork try", 1), ["cannot be forked"]);
+    // Deleting the newest releases its savepoint, and there are never many: more than 64 slow the whole server down.
+    for number in 2..=32 {
+        inside(&url, "SELECT 1");
+        shop.cli.ok(format!("checkpoint create try -m c{number}"));
+    }
+    inside(&url, "SELECT 1");
+    has(
+        &shop.cli.fails("checkpoint create try", 1),
+        ["32 already", "slow"],
+    );
+    shop.cli.ok("checkpoint delete try c32");
+    shop.cli.ok("checkpoint create try -m last");
+    assert_eq!(changes(&shop.cli, "try").len(), 20);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "20|20");
+    assert_eq!(read(shop.world.at("app/a.txt")), "1\n");
+    shop.assert_nothing_left();
+    // With the transaction the checkpoints are gone.
+    let url = shop.plan("more");
+    inside(&url, "UPDATE items SET price = 5");
+    shop.cli.ok("checkpoint create more -m five");
+    shop.cli.ok("rollback more");
+    has(&shop.cli.fails("restore more five", 4), ["savepoint"]);
+    assert_eq!(inside(&url, "SELECT sum(price) FROM items"), "20");
+}
+
+fn list_of(checkpoints: &Value) -> Vec<String> {
+    let label = |one: &Value| one["label"].as_str().unwrap_or("").to_owned();
+    list(checkpoints).iter().map(label).collect()
+}
+
+#[test]
+fn statements_tables_and_rows_from_the_command_line() {
+    let shop = Shop::new(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE kinds (a text, b int, j jsonb, n numeric, y bytea, t timestamptz, l int[], g int GENERATED ALWAYS AS (b * 2) STORED, \
+         PRIMARY KEY (a, b)); \
+         INSERT INTO kinds VALUES ('it''s', 1, '{\"k\": [1]}', 1.50, '\\x00ff', '2020-01-02 03:04:05Z', '{1,2}')",
+    );
+    let url = shop.plan("try");
+    let sql = |statement: &str| {
+        let said = shop.cli.run(["sql", "try", "shop", statement]);
+        assert_eq!(said.status, 0, "{}", said.stderr_text());
+        serde_json::from_slice::<Value>(&said.stdout).expect("a document")
+    };
+    assert_eq!(sql("UPDATE items SET price = 2 WHERE id < 3")["changed"], 2);
+    let found = sql(
+        "SELECT id, price, name, price > 1 AS dear, y, j, NULL AS no FROM items, kinds WHERE id = 1;",
+    );
+    let wanted = serde_json::json!([{"id": 1, "price": 2, "name": "item 1", "dear": true, "y": {"$blob": "00ff"}, "j": {"k": [1]}, "no": null}]);
+    assert_eq!(found["rows"], wanted, "{found}");
+    let fails = |statement: &str, wanted: &str| {
+        has(
+            &shop.cli.fails(["sql", "try", "shop", statement], 1),
+            [wanted],
+        );
+    };
+    fails("SELEC 1", "syntax error");
+    fails("SELECT 1; DELETE FROM items", "one statement at a time");
+    fails("BEGIN", "it would end with the command");
+    fails("VACUUM", "25001");
+    fails("COPY items TO STDOUT", "a copy is for a client");
+    assert_eq!(inside(&url, "SELECT count(*) FROM items"), "20");
+    // What is read can be written.
+    let read = |path: &str| shop.cli.ok(["read", "try", "shop", path]);
+    let kinds = read("kinds");
+    shop.cli
+        .clone()
+        .stdin(kinds.as_bytes())
+        .ok("write try shop kinds");
+    assert_eq!(read("kinds"), kinds);
+    assert_eq!(read("kinds/'it''s',1"), kinds);
+    assert!(
+        !changes(&shop.cli, "try")
+            .iter()
+            .any(|one| one.contains("kinds"))
+    );
+    shop.cli
+        .clone()
+        .stdin("{\"id\": 5, \"name\": \"five\"}")
+        .ok("write try shop items/5");
+    assert_eq!(
+        read("items/5"),
+        "{\"id\":5,\"name\":\"five\",\"price\":7.5}\n"
+    );
+    shop.cli
+        .clone()
+        .stdin("{\"id\": 50, \"price\": 1}")
+        .ok("write try shop items/50");
+    for (path, line) in [
+        ("items", "not json"),
+        ("items", "{\"nothing\": 1}"),
+        ("items/5", "{\"id\": 6}"),
+        ("items/5", "{\"id\": 7, \"name\": \"x\"}\n{\"id\": 8}"),
+        ("items", "{\"id\": 1}\n{\"id\": 1}"),
+        ("nothing", "{\"id\": 1}"),
+    ] {
+        let said = shop
+            .cli
+            .clone()
+            .stdin(line)
+            .run(["write", "try", "shop", path]);
+        assert_ne!(said.status, 0, "{path} {line}");
+    }
+    shop.cli.fails(["read", "try", "shop", "items/x"], 1);
+    shop.cli.fails(["read", "try", "shop", "items/99"], 1);
+    let found = changes(&shop.cli, "try");
+    let wanted = [
+        "updated items/1",
+        "updated items/2",
+        "updated items/5",
+        "inserted items/50",
+    ];
+    assert_eq!(found, wanted);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "21|315.5");
+    shop.assert_nothing_left();
+}

@@ -1,0 +1,445 @@
+//! Tables and rows as JSON lines, and single statements: all of it as a client of the holder, so that it means the same as
+//! what any other client does.
+
+use std::io::{BufRead, BufReader, Cursor, Read};
+
+use serde_json::{Map, Value as Json};
+
+use super::super::error::{Result, StrategyError};
+use super::super::sql::{RowKey, Value, row_item, table_item};
+use super::super::{QueryResult, unsupported};
+use super::connect::{Connection, PgError, PgResult, identifier, literal};
+use super::control::CLIENTS_DIR;
+use super::location::{Server, SslMode};
+use super::sql::{Statement, statements};
+use super::{HeldMetadata, NAME, failed};
+use crate::model::{Change, ChangeKind, ResourcePath};
+
+/// How long, in seconds, the holder may take to give a client its turn.
+const PATIENCE: u64 = 90;
+
+/// How much is sent at once.
+const BATCH: usize = 256 * 1024;
+
+/// With what a statement begins that only looks.
+const LOOKS: [&str; 6] = ["select", "with", "values", "table", "show", "explain"];
+
+/// A client of a sandbox.
+pub(super) fn client(of: &HeldMetadata) -> Result<Connection> {
+    let directory = of.area.as_path().join(CLIENTS_DIR);
+    let server = Server {
+        host: directory.to_string_lossy().into_owned(),
+        port: 5432,
+        sslmode: SslMode::Disable,
+        options: None,
+        connect_timeout: PATIENCE,
+        service: None,
+        ..of.server.clone()
+    };
+    Connection::open(&server, None, "").map_err(|error| match error.code.as_deref() {
+        None => StrategyError::HolderGone {
+            why: "the process that kept it ended".to_owned(),
+        },
+        Some("57P01") => StrategyError::HolderGone { why: error.message },
+        Some("55P03") => StrategyError::ClientBusy,
+        Some(_) => failed("be reached", &error),
+    })
+}
+
+/// Runs one statement.
+pub(super) fn query(of: &HeldMetadata, statement: &str, read_only: bool) -> Result<QueryResult> {
+    let refuse = |what: &str, why: &str| Err(unsupported(NAME, what, why));
+    let parts = statements(statement.as_bytes());
+    let [(text, kind)] = &parts[..] else {
+        return refuse(
+            "run it",
+            "one statement at a time; `escrow path` gives a URL for any client",
+        );
+    };
+    if matches!(
+        kind,
+        Statement::Begin(_) | Statement::Commit { .. } | Statement::Rollback { .. }
+    ) {
+        return refuse(
+            "begin or end a transaction",
+            "it would end with the command; each statement is one of its own",
+        );
+    }
+    let text = String::from_utf8_lossy(text);
+    let first = text.split_whitespace().next().unwrap_or_default();
+    if read_only && !LOOKS.contains(&first.to_ascii_lowercase().as_str()) {
+        return refuse("run it", "only what reads is permitted");
+    }
+    let mut client = client(of)?;
+    let mut run = || {
+        if read_only {
+            client.query("BEGIN READ ONLY")?;
+        }
+        client.run(&text)
+    };
+    let found = run().map_err(|error| failed("run the statement", &error))?;
+    let rows = found.rows.into_iter().map(|row| {
+        let values = row.into_iter().zip(&found.columns);
+        let values = values.map(|(text, (_, kind))| json_value(*kind, text.as_deref()));
+        values.collect()
+    });
+    Ok(QueryResult {
+        rows: rows.collect(),
+        columns: found.columns.into_iter().map(|(name, _)| name).collect(),
+        changed: changed(&found.tag),
+    })
+}
+
+/// How many rows a statement changed, as its tag says.
+fn changed(tag: &str) -> u64 {
+    let mut words = tag.split(' ');
+    match words.next() {
+        Some("INSERT" | "UPDATE" | "DELETE" | "MERGE") => {
+            let last = words.next_back();
+            last.and_then(|count| count.parse().ok()).unwrap_or(0)
+        }
+        _ => 0,
+    }
+}
+
+/// A value by the number of its type, as JSON; what JSON would round is a text.
+fn json_value(kind: u32, text: Option<&[u8]>) -> Json {
+    let Some(text) = text else {
+        return Json::Null;
+    };
+    let text = String::from_utf8_lossy(text).into_owned();
+    let exact = |json: &Json| json.to_string() == text;
+    match kind {
+        16 => Json::Bool(text == "t"),
+        // Whole numbers, floating-point numbers, numeric.
+        20 | 21 | 23 | 26 | 700 | 701 | 1700 => serde_json::from_str::<Json>(&text)
+            .ok()
+            .filter(exact)
+            .unwrap_or(Json::String(text)),
+        114 | 3802 => serde_json::from_str(&text).unwrap_or(Json::String(text)),
+        17 => match text.strip_prefix("\\x") {
+            Some(hex) => serde_json::json!({ "$blob": hex }),
+            None => Json::String(text),
+        },
+        _ => Json::String(text),
+    }
+}
+
+/// A table that a path names or lies in.
+struct Found {
+    shown: String,
+    /// Its name, as SQL takes it.
+    quoted: String,
+    /// The columns that can be written.
+    columns: Vec<String>,
+    generated: Vec<String>,
+    /// The columns of its key, and whether they are whole numbers.
+    key: Vec<(String, bool)>,
+}
+
+fn not_there(path: &ResourcePath) -> StrategyError {
+    StrategyError::NotThere { path: path.clone() }
+}
+
+fn find(client: &mut Connection, path: &ResourcePath) -> Result<Found> {
+    let fail = |error: PgError| failed("find the table", &error);
+    let sql = "SELECT c.oid::pg_catalog.text, n.nspname, c.relname FROM pg_catalog.pg_class c \
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') \
+               AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'";
+    for row in client.query(sql).map_err(fail)? {
+        let [oid, schema, name] = row.map_texts();
+        let shown = match schema.as_str() {
+            "public" => name.clone(),
+            schema => format!("{schema}.{name}"),
+        };
+        if !path.lies_in(&table_item(&shown)) {
+            continue;
+        }
+        let mut found = Found {
+            quoted: format!("{}.{}", identifier(&schema), identifier(&name)),
+            shown,
+            columns: Vec::new(),
+            generated: Vec::new(),
+            key: Vec::new(),
+        };
+        columns(client, &oid, &mut found).map_err(fail)?;
+        return Ok(found);
+    }
+    Err(not_there(path))
+}
+
+fn columns(client: &mut Connection, oid: &str, found: &mut Found) -> PgResult<()> {
+    let sql = format!(
+        "SELECT a.attname, (a.atttypid IN (20, 21, 23))::pg_catalog.text, (a.attgenerated <> '')::pg_catalog.text, \
+         coalesce(pg_catalog.array_position(k.indkey::pg_catalog.int2[], a.attnum), -1)::pg_catalog.text \
+         FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index k ON k.indrelid = a.attrelid AND k.indisprimary \
+         WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 4, a.attnum"
+    );
+    for row in client.query(&sql)? {
+        let [name, whole, generated, place] = row.map_texts();
+        if place != "-1" {
+            found.key.push((name.clone(), whole == "true"));
+        }
+        match generated == "true" {
+            true => found.generated.push(name),
+            false => found.columns.push(name),
+        }
+    }
+    Ok(())
+}
+
+trait Texts {
+    /// The values of a row, of which there are so many.
+    fn map_texts<const N: usize>(self) -> [String; N];
+}
+
+impl Texts for Vec<Option<String>> {
+    fn map_texts<const N: usize>(self) -> [String; N] {
+        let mut values = self.into_iter().map(Option::unwrap_or_default);
+        std::array::from_fn(|_| values.next().unwrap_or_default())
+    }
+}
+
+impl Found {
+    /// Which row a path names, as a condition; nothing where it names the table.
+    fn row(&self, client: &mut Connection, path: &ResourcePath) -> Result<Option<String>> {
+        if *path == table_item(&self.shown) {
+            return Ok(None);
+        }
+        if self.key.is_empty() {
+            return Err(not_there(path));
+        }
+        if let Some(typed) = self.typed(path) {
+            return Ok(Some(typed));
+        }
+        let names = self.key.iter().map(|(name, _)| identifier(name));
+        let names: Vec<String> = names
+            .map(|name| format!("{name}::pg_catalog.text"))
+            .collect();
+        let sql = format!("SELECT {} FROM {}", names.join(", "), self.quoted);
+        let rows = client.query(&sql);
+        for row in rows.map_err(|error| failed("find the row", &error))? {
+            let words: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
+            if self.item(&words) == *path {
+                return Ok(Some(self.condition(&words)));
+            }
+        }
+        Err(not_there(path))
+    }
+
+    /// A name for a row that no column has.
+    fn alias(&self) -> String {
+        let all = || self.columns.iter().chain(&self.generated);
+        let mut alias = "r".to_owned();
+        while all().any(|column| *column == alias) {
+            alias.push('r');
+        }
+        alias
+    }
+
+    /// A key of plain words, as it is written in an item.
+    fn typed(&self, path: &ResourcePath) -> Option<String> {
+        let (_, name) = path.split()?;
+        let words: Vec<String> = std::str::from_utf8(name)
+            .ok()?
+            .split(',')
+            .map(str::to_owned)
+            .collect();
+        (words.len() == self.key.len() && self.item(&words) == *path)
+            .then(|| self.condition(&words))
+    }
+
+    fn item(&self, words: &[String]) -> ResourcePath {
+        let value = |(word, (_, whole)): (&String, &(String, bool))| match word.parse() {
+            Ok(number) if *whole => Value::Integer(number),
+            _ => Value::Text(word.as_bytes().to_vec()),
+        };
+        let values = words.iter().zip(&self.key).map(value).collect();
+        row_item(&self.shown, &RowKey::Values(values))
+    }
+
+    fn condition(&self, words: &[String]) -> String {
+        let is = |(word, (name, _)): (&String, &(String, bool))| {
+            format!("{} = {}", identifier(name), literal(word))
+        };
+        let parts: Vec<String> = words.iter().zip(&self.key).map(is).collect();
+        parts.join(" AND ")
+    }
+
+    /// The columns that a row names, and the row as the server reads it.
+    fn given(&self, given: GivenRow, path: &ResourcePath) -> Result<(Vec<String>, String)> {
+        let GivenRow {
+            columns: mut row,
+            line: mut text,
+        } = given;
+        let refuse = |why: String| StrategyError::Unreadable {
+            path: path.clone(),
+            why,
+        };
+        row.retain(|name, _| !self.generated.contains(name));
+        for (name, value) in &mut row {
+            if !self.columns.contains(name) {
+                return Err(refuse(format!(
+                    "the table has no column '{name}' that can be written"
+                )));
+            }
+            let blob = value
+                .get("$blob")
+                .and_then(Json::as_str)
+                .map(|hex| format!("\\x{hex}"));
+            if let Some(blob) = blob {
+                *value = Json::String(blob);
+                text.clear();
+            }
+        }
+        if row.is_empty() {
+            return Err(refuse("a row without columns".to_owned()));
+        }
+        let names = row.keys().map(|name| identifier(name)).collect();
+        // As it was given where that can be: a number such as 1.50 is not what it becomes when it is read.
+        if text.is_empty() {
+            text = Json::Object(row).to_string();
+        }
+        Ok((names, literal(&text)))
+    }
+
+    fn insert(&self, row: GivenRow, path: &ResourcePath) -> Result<String> {
+        let (names, text) = self.given(row, path)?;
+        let names = names.join(", ");
+        Ok(format!(
+            "INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} \
+             FROM pg_catalog.json_populate_record(NULL::{table}, {text});",
+            table = self.quoted
+        ))
+    }
+
+    fn update(&self, row: GivenRow, which: &str, path: &ResourcePath) -> Result<String> {
+        let (names, text) = self.given(row, path)?;
+        let (left, right) = (
+            names.join(", "),
+            names.iter().map(|name| format!("r.{name}")),
+        );
+        let right: Vec<String> = right.collect();
+        Ok(format!(
+            "UPDATE {table} SET ({left}) = (SELECT {} FROM pg_catalog.json_populate_record(NULL::{table}, {text}) r) WHERE {which};",
+            right.join(", "),
+            table = self.quoted
+        ))
+    }
+}
+
+/// Reads a table, or a row.
+pub(super) fn read(of: &HeldMetadata, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+    let mut client = client(of)?;
+    let found = find(&mut client, path)?;
+    let which = found.row(&mut client, path)?;
+    let alias = found.alias();
+    let mut sql = format!(
+        "SELECT pg_catalog.row_to_json({alias})::pg_catalog.text FROM {} {alias}",
+        found.quoted
+    );
+    if let Some(which) = &which {
+        sql.push_str(&format!(" WHERE {which}"));
+    } else if !found.key.is_empty() {
+        let key: Vec<String> = found.key.iter().map(|(name, _)| identifier(name)).collect();
+        sql.push_str(&format!(" ORDER BY {}", key.join(", ")));
+    }
+    let mut lines = Vec::new();
+    let read = client.each_row(&sql, |row| {
+        lines.extend_from_slice(row.first().copied().flatten().unwrap_or_default());
+        lines.push(b'\n');
+        Ok(())
+    });
+    match read {
+        // The path names no value of the key's type.
+        Err(error) if error.is("22P02") || error.is("22003") => return Err(not_there(path)),
+        read => read.map_err(|error| failed("read the table", &error))?,
+    }
+    match which.is_some() && lines.is_empty() {
+        true => Err(not_there(path)),
+        false => Ok(Box::new(Cursor::new(lines))),
+    }
+}
+
+/// A row that was given: the columns it names, and its text.
+struct GivenRow {
+    columns: Map<String, Json>,
+    line: String,
+}
+
+/// The rows that were given.
+fn rows(path: &ResourcePath, bytes: &mut dyn Read) -> Result<Vec<GivenRow>> {
+    let mut rows = Vec::new();
+    for (number, line) in BufReader::new(bytes).lines().enumerate() {
+        let line = line.map_err(|source| StrategyError::Input {
+            path: path.clone(),
+            source,
+        })?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let columns = serde_json::from_str(&line).map_err(|error| StrategyError::Unreadable {
+            path: path.clone(),
+            why: format!("line {} is not a JSON object: {error}", number + 1),
+        })?;
+        rows.push(GivenRow { columns, line });
+    }
+    Ok(rows)
+}
+
+/// Puts rows in the place of a table, or of a row. All of it is one transaction, as its application would make it.
+pub(super) fn write(
+    of: &HeldMetadata,
+    path: &ResourcePath,
+    bytes: &mut dyn Read,
+) -> Result<Change> {
+    let rows = rows(path, bytes)?;
+    let count = rows.len();
+    let mut client = client(of)?;
+    let run = |client: &mut Connection, sql: &str| {
+        let done = client.query(sql);
+        done.map_err(|error| failed("write the rows", &error))
+    };
+    run(&mut client, "BEGIN")?;
+    let found = find(&mut client, path)?;
+    let there = |client: &mut Connection, which: &str| {
+        let sql = format!("SELECT 1 FROM {} WHERE {which}", found.quoted);
+        run(client, &sql).map(|rows| !rows.is_empty())
+    };
+    let kind = match found.row(&mut client, path)? {
+        None => {
+            let mut sql = format!("DELETE FROM {};", found.quoted);
+            for row in rows {
+                sql.push_str(&found.insert(row, path)?);
+                if sql.len() > BATCH {
+                    run(&mut client, &sql)?;
+                    sql.clear();
+                }
+            }
+            run(&mut client, &sql)?;
+            ChangeKind::Modified
+        }
+        Some(which) => {
+            let refuse = |why: String| StrategyError::Unreadable {
+                path: path.clone(),
+                why,
+            };
+            let Ok([row]) = <[_; 1]>::try_from(rows) else {
+                return Err(refuse(format!("it is one row, and {count} were given")));
+            };
+            let (sql, kind) = match there(&mut client, &which)? {
+                true => (found.update(row, &which, path)?, ChangeKind::Updated),
+                false => (found.insert(row, path)?, ChangeKind::Inserted),
+            };
+            run(&mut client, &sql)?;
+            if !there(&mut client, &which)? {
+                return Err(refuse("the row has another key than the path".to_owned()));
+            }
+            kind
+        }
+    };
+    // Without this word the holder takes everything back when the client goes.
+    run(&mut client, "COMMIT")?;
+    let detail = serde_json::json!({ "rows": count });
+    Ok(Change::opaque(path.clone(), kind, detail))
+}
