@@ -1,24 +1,15 @@
 //! Databases under attack: what a schema could do, and a writer that never rests.
 
-use crate::sqlite::sql;
+use crate::sqlite::{inner, sql, unplanned};
 use crate::*;
-
-/// A database in a world, without a plan.
-fn world_with(statements: &str) -> (World, Cli, PathBuf) {
-    let world = World::new();
-    let at = world.dir("data").join("app.db");
-    let cli = Cli::new(&world, &binary());
-    sql(&at, statements);
-    (world, cli, at)
-}
 
 // rule Q1, S4
 #[test]
 fn f2_a_schema_runs_nothing() {
     let (world, cli, at) =
-        world_with("CREATE TABLE t (a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (1, 'old')");
+        unplanned("CREATE TABLE t (a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (1, 'old')");
     cli.ok("plan create try --resource data/app.db");
-    let copy = PathBuf::from(cli.ok("path try app.db").trim_end());
+    let copy = inner(&cli);
     let target = world.at("pwned");
     // A trigger and a view that would leave the database, were they run.
     let hostile = format!(
@@ -64,7 +55,7 @@ fn f2_a_schema_runs_nothing() {
 #[test]
 fn f3_a_writer_that_never_rests() {
     for mode in ["delete", "wal"] {
-        let (_world, cli, at) = world_with(&format!(
+        let (_world, cli, at) = unplanned(&format!(
             "PRAGMA journal_mode={mode}; CREATE TABLE t (a INTEGER PRIMARY KEY, b); CREATE TABLE ours (a INTEGER PRIMARY KEY, b);
              WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) INSERT INTO t SELECT i, 0 FROM n"
         ));
@@ -89,7 +80,7 @@ print(n)";
         std::io::BufRead::read_line(&mut said, &mut line).expect("it works");
         for round in 0..4 {
             cli.ok("plan create try --resource data/app.db");
-            let copy = PathBuf::from(cli.ok("path try app.db").trim_end());
+            let copy = inner(&cli);
             assert_eq!(
                 sql(
                     &copy,

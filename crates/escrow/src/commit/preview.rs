@@ -164,7 +164,7 @@ impl<'a> Previewed<'a> {
                         unsupported(
                             member.strategy.name(),
                             "release only a part",
-                            "this strategy does not promise it",
+                            "it releases its changes as a whole: choose all of them, or none",
                         )
                         .into(),
                     ),

@@ -52,6 +52,7 @@ pub mod lease;
 pub mod manifest;
 pub mod meta;
 pub mod mounts;
+pub mod own_files;
 pub mod owned;
 pub mod place;
 pub mod process;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use escrow::event::Unobserved;
 use escrow::manager::Manager;
+use escrow::model::resource::SQLITE;
 use escrow::strategy::Registry;
 use escrow::strategy::conformance::{SqliteFixture, run};
 use escrow_testkit::World;
@@ -19,16 +20,17 @@ use crate::support::options;
 fn the_strategies_of_databases_keep_the_contract() {
     let world = World::new();
     let registry = Registry::builtin();
-    for one in registry
-        .registrations()
-        .filter(|one| one.types() == ["sqlite"])
-    {
-        let strategy = &**one.strategy();
+    let ours = registry.registrations();
+    let ours: Vec<_> = ours.filter(|one| one.types() == [SQLITE]).collect();
+    let names: Vec<&str> = ours.iter().map(|one| one.name()).collect();
+    assert_eq!(names, ["snapshot", "filesystem_copy"]);
+    for one in ours {
         for fixture in [
             SqliteFixture::new(world.path()),
             SqliteFixture::with_log(world.path()),
         ] {
-            let report = run(strategy, &fixture);
+            let report = run(&**one.strategy(), &fixture);
+            assert!(report.checks.len() > 20, "the promises are asked");
             assert_eq!(report.problems(), Vec::<String>::new());
         }
     }

@@ -12,10 +12,10 @@ use escrow::strategy::{
     CreateRequest, Intent, OnConflict, PrepareRequest, PreviewOptions, Registry, RestoreRequest,
     Sandbox, Session, Strategy, StrategyError, Target,
 };
-use escrow_testkit::World;
+use escrow_testkit::{Fs, LoopFs, World};
 use rusqlite::Connection;
 
-use crate::support::options;
+use crate::support::{options, sh};
 
 /// A database with a sandbox of it, and room for a commit.
 struct Staging {
@@ -34,7 +34,10 @@ fn run(at: &PathBuf, statements: &str) {
 
 impl Staging {
     fn new(statements: &str) -> Self {
-        let world = World::new();
+        Self::in_world(World::new(), statements)
+    }
+
+    fn in_world(world: World, statements: &str) -> Self {
         let registry = Registry::builtin();
         let mut all = registry.registrations();
         let one = all.find(|one| one.name() == "snapshot" && one.types() == [SQLITE]);
@@ -315,4 +318,38 @@ fn every_row_of_a_table_with_another_form_is_in_the_diff() {
         [r#"{"id":2,"v":"old"} null"#, r#"null {"id":3,"v":"new"}"#],
         "{found:?}"
     );
+}
+
+// rule R1
+#[test]
+fn sandboxes_and_checkpoints_share_their_pages_where_the_file_system_can() {
+    for mode in ["DELETE", "WAL"] {
+        let Some(disk) = LoopFs::new(Fs::Btrfs, 320) else {
+            return;
+        };
+        let fill = format!(
+            "PRAGMA journal_mode = {mode}; CREATE TABLE t (id INTEGER PRIMARY KEY, v);
+             WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
+             INSERT INTO t SELECT i, randomblob(8000) FROM n"
+        );
+        let it = Staging::in_world(World::under(disk.path()), &fill);
+        let opened = it.opened();
+        for round in 0..3 {
+            run(
+                &it.copy(),
+                &format!("UPDATE t SET v = {round} WHERE id = 7"),
+            );
+            opened.checkpoint(None, &Unobserved).expect("it is kept");
+        }
+        let df = "sync; df --output=used -B1 . | tail -1";
+        let used = String::from_utf8_lossy(&sh(disk.path(), df).stdout).into_owned();
+        let used: u64 = used.trim().parse().expect("a number");
+        // The original alone takes 16 MiB; a copy, a base and three checkpoints are there too.
+        assert!(used < 40 << 20, "{mode}: {used}");
+        let asked = Connection::open(it.world.at("area/checkpoints/1")).and_then(|kept| {
+            let sql = "SELECT v FROM t WHERE id = 7";
+            kept.query_row(sql, [], |row| row.get::<_, i64>(0))
+        });
+        assert_eq!(asked, Ok(1), "{mode}");
+    }
 }

@@ -12,7 +12,7 @@ pub(crate) use sqlite::is_database;
 
 use serde_json::{Value as Json, json};
 
-use crate::model::digest::VersionDigest;
+use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::{Change, ChangeKind, Detail, ResourcePath, RowDetail};
 
 /// What of a value is shown in a diff; a longer one is named by its length and its digest.
@@ -271,6 +271,12 @@ pub(super) fn version_digest(change: &Change) -> Option<VersionDigest> {
         Detail::File(_) => return None,
     };
     Some(VersionDigest::new(&[after.to_string().as_bytes()], true))
+}
+
+/// The digests of what changes would release.
+pub(super) fn version_digests(changes: &[Change]) -> VersionDigests {
+    let digest = |one: &Change| Some((one.path.clone(), version_digest(one)?));
+    changes.iter().filter_map(digest).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Connections to databases: with a time limit, without the means by which a schema could harm, and with errors that
 //! say which file is meant.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,10 @@ use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::vfs;
-use crate::fs::Dir;
+use super::{copy_file, vfs};
+use crate::fs::content::Reflinks;
+use crate::fs::own_files::with_own_files;
+use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::unsupported;
@@ -138,6 +141,34 @@ impl Database {
         }
     }
 
+    /// Makes a copy of it in a place of ours: of the file where that can be done, else page by page. The caller syncs it.
+    pub(super) fn copy_to(&self, dir: &Dir, name: &str, reflinks: &Reflinks) -> Result<()> {
+        if self.transaction(false, || self.copy_locked(dir, name, reflinks))? {
+            return Ok(());
+        }
+        remove::remove(dir, name.as_bytes())?;
+        self.back_up(&mut empty(&dir.path().join(name))?)
+    }
+
+    /// Copies the file while SQLite's own lock keeps every other process from writing it; says whether that can be done. In
+    /// a log there must be nothing: then the lock of a reader also keeps its pages from being brought into the file.
+    fn copy_locked(&self, dir: &Dir, name: &str, reflinks: &Reflinks) -> Result<bool> {
+        let (at, to) = (self.at.as_path(), name.as_bytes());
+        let (Some(parent), Some(file)) = (at.parent(), at.file_name()) else {
+            return Ok(false);
+        };
+        // The lock is taken by the first statement that reads.
+        self.run("read it", "SELECT count(*) FROM main.sqlite_schema")?;
+        if has_log(at) {
+            return Ok(false);
+        }
+        let copied = with_own_files(|| {
+            let parent = Dir::open(parent)?;
+            copy_file((&parent, file.as_bytes()), (dir, to), 0o600, reflinks)
+        });
+        copied.transpose().map(|copied| copied.is_some())
+    }
+
     /// Copies every page into another database, as one transaction of it. Pages are taken as of one point in time, whoever
     /// writes meanwhile.
     pub(super) fn back_up(&self, to: &mut Self) -> Result<()> {
@@ -174,14 +205,7 @@ fn has_log(at: &Path) -> bool {
 /// Whether a file begins as SQLite databases do; what cannot be read is none that is known. A file that is a database is only
 /// opened by SQLite: another one that this process closes would take every lock of the process on the database with it.
 pub(crate) fn is_database(at: &Path) -> bool {
-    let known = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-".contains(byte);
-    let mut uri = "file:".to_owned();
-    for byte in std::os::unix::ffi::OsStrExt::as_bytes(at.as_os_str()) {
-        match known(byte) {
-            true => uri.push(char::from(*byte)),
-            false => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
+    let mut uri = format!("file:{}", escaped(at.as_os_str().as_bytes()));
     // Nothing is locked, recovered or written beside it.
     uri.push_str("?immutable=1");
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
@@ -192,6 +216,16 @@ pub(crate) fn is_database(at: &Path) -> bool {
     let asked = asked.and_then(|sql| sql.query_row("PRAGMA schema_version", [], |_| Ok(())));
     // What SQLite does not take for a database, it holds no lock on.
     asked.is_ok() || has_head(at)
+}
+
+/// Bytes as the path of a URL.
+pub(super) fn escaped(path: &[u8]) -> String {
+    let known = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-".contains(byte);
+    let text = |byte: &u8| match known(byte) {
+        true => char::from(*byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    path.iter().map(text).collect()
 }
 
 fn has_head(at: &Path) -> bool {
@@ -232,7 +266,7 @@ pub(super) fn is_beyond_use(at: &Path) -> Result<bool> {
 }
 
 /// A new database in a place of ours, for nothing but a copy.
-pub(super) fn empty(at: &Path) -> Result<Database> {
+fn empty(at: &Path) -> Result<Database> {
     let place = Location::from(at);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE

@@ -42,6 +42,7 @@ use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{
     Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
     Outcome, Probe, Remember, RollbackReport, Sandbox, Session, Strategy, Target, tree,
+    unsupported,
 };
 
 const BASE: &[u8] = b"base.db";
@@ -78,12 +79,13 @@ impl SqliteSnapshot {
             reflinks: false,
         }
     }
+}
 
-    fn reflinks(&self) -> Reflinks {
-        match self.reflinks {
-            true => Reflinks::wanted(),
-            false => Reflinks::never(),
-        }
+/// Whether copies share their pages.
+fn reflinks(shared: bool) -> Reflinks {
+    match shared {
+        true => Reflinks::wanted(),
+        false => Reflinks::never(),
     }
 }
 
@@ -110,6 +112,9 @@ struct SqliteMetadata {
     identity: FileIdentity,
     area: Location,
     reflinks: bool,
+    /// The variable by which a command is told where the database is.
+    #[serde(default)]
+    env: Option<String>,
 }
 
 impl SqliteMetadata {
@@ -150,13 +155,6 @@ impl SqliteMetadata {
                 original: original(),
             }),
             Err(error) => Err(error.into()),
-        }
-    }
-
-    fn reflinks(&self) -> Reflinks {
-        match self.reflinks {
-            true => Reflinks::wanted(),
-            false => Reflinks::never(),
         }
     }
 }
@@ -202,13 +200,6 @@ fn mode_of(meta: &Meta) -> u16 {
 }
 
 impl SqliteSnapshot {
-    /// Fills an area from the original.
-    fn copy_original(&self, at: &Path, area: &Dir) -> Result<()> {
-        let original = Database::open(at, Use::Read)?;
-        let mut base = connect::empty(&area.path().join("base.db"))?;
-        original.back_up(&mut base)
-    }
-
     fn fill(&self, request: &CreateRequest<'_>, at: &Path, area: &Dir) -> Result<FileIdentity> {
         for remains in [BASE, b"base.db-journal", DB, NEW_DB, LINK, CHECKPOINTS] {
             remove::remove(area, remains)?;
@@ -219,23 +210,54 @@ impl SqliteSnapshot {
         let name = at.file_name().unwrap_or_default().as_bytes();
         let identity = match request.from {
             None => {
-                self.copy_original(at, area)?;
-                copy_file((area, BASE), (&db, name), mode_of(&looks), &self.reflinks())?;
+                let original = Database::open(at, Use::Read)?;
+                original.copy_to(area, "base.db", &reflinks(self.reflinks))?;
+                copy_file(
+                    (area, BASE),
+                    (&db, name),
+                    mode_of(&looks),
+                    &reflinks(self.reflinks),
+                )?;
                 FileIdentity::of(&looks)
             }
             Some((other, snapshot)) => {
                 let other: SqliteMetadata = tree::metadata(other)?;
                 let there = other.area()?;
-                copy_file((&there, BASE), (area, BASE), 0o600, &self.reflinks())?;
+                copy_file(
+                    (&there, BASE),
+                    (area, BASE),
+                    0o600,
+                    &reflinks(self.reflinks),
+                )?;
                 let number = session::number_of(snapshot)?.to_string();
                 let from = (&there.subdir(CHECKPOINTS)?, number.as_bytes());
-                copy_file(from, (&db, name), mode_of(&looks), &self.reflinks())?;
+                copy_file(from, (&db, name), mode_of(&looks), &reflinks(self.reflinks))?;
                 other.identity
             }
         };
         let target = inside(area).join(at.file_name().unwrap_or_default());
         area.make_link(LINK, target.as_os_str().as_bytes())?;
         Ok(identity)
+    }
+}
+
+/// The variable that the resource names.
+fn env(target: &Target) -> Result<Option<String>> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    match target.options.get("env") {
+        None => Ok(None),
+        Some(serde_json::Value::String(name))
+            if !name.is_empty()
+                && name.bytes().all(plain)
+                && !name.starts_with(|first: char| first.is_ascii_digit()) =>
+        {
+            Ok(Some(name.clone()))
+        }
+        Some(other) => Err(unsupported(
+            "snapshot",
+            &format!("set the variable {other}"),
+            "the option `env` is the name of a variable: letters, digits and `_`",
+        )),
     }
 }
 
@@ -294,12 +316,14 @@ impl Strategy for SqliteSnapshot {
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (at, place) = tree::places(self.name, request)?;
         let area = Dir::open(place)?;
+        let env = env(request.target)?;
         let identity = self.fill(request, at, &area)?;
         let metadata = SqliteMetadata {
             original: Location::from(at),
             identity,
             area: Location::from(area.path()),
             reflinks: self.reflinks,
+            env,
         };
         let base = Database::open(&metadata.base(), Use::Read)?;
         let tables = Schema::read(&base)?.tables.len();

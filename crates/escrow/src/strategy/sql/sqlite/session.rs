@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::connect::{Database, Use, beside, is_beyond_use};
+use super::connect::{Database, Use, beside, escaped, is_beyond_use};
 use super::diff::Difference;
 use super::merge::{Merged, Versions, merge, moved};
 use super::schema::{KEPT, setting};
@@ -23,7 +24,7 @@ use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Change, DiffView, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::sql::{setting_item, version_digest};
+use crate::strategy::sql::{setting_item, version_digests};
 use crate::strategy::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
     RestoreRequest, Sandbox, Snapshot, StagedCommit, tree,
@@ -192,8 +193,7 @@ impl Sandbox for SqliteSession {
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
-        let digest = |one: &Change| Some((one.path.clone(), version_digest(one)?));
-        Ok(changes.iter().filter_map(digest).collect())
+        Ok(version_digests(changes))
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
@@ -203,7 +203,12 @@ impl Sandbox for SqliteSession {
         let new = area.subdir(NEW_DB)?;
         let looks = Dir::look(self.sandbox.original.as_path())?;
         let to = (&new, name);
-        copy_file((&area, BASE), to, mode_of(&looks), &self.sandbox.reflinks())?;
+        copy_file(
+            (&area, BASE),
+            to,
+            mode_of(&looks),
+            &super::reflinks(self.sandbox.reflinks),
+        )?;
         area.sync_file_system()?;
         // Both names are ours, and no command is inside.
         match area.exchange(NEW_DB, &area, DB) {
@@ -224,10 +229,8 @@ impl Sandbox for SqliteSession {
         });
         let number = numbers.max().map_or(0, |last| last + 1);
         remove::remove(&all, b"new")?;
-        let work = self.work(Use::Read)?;
-        let mut new = super::connect::empty(&all.path().join("new"))?;
-        work.back_up(&mut new)?;
-        drop(new);
+        let shared = super::reflinks(self.sandbox.reflinks);
+        self.work(Use::Read)?.copy_to(&all, "new", &shared)?;
         area.sync_file_system()?;
         all.rename(b"new", &all, number.to_string().as_bytes())?;
         all.sync()?;
@@ -310,16 +313,16 @@ impl Sandbox for SqliteSession {
             });
         }
         if !merged.plan.whole.is_empty() {
+            let (dir, shared) = (Dir::open(area)?, super::reflinks(self.sandbox.reflinks));
             for (from, name) in [(&open.work, plan::NEW), (&open.original, plan::OLD)] {
-                let mut staged = super::connect::empty(&area.join(name))?;
-                from.back_up(&mut staged)?;
+                from.copy_to(&dir, name, &shared)?;
             }
         }
         let original = self.sandbox.original.as_path();
         Ok(StagedCommit {
             intent: plan::write(original, area, merged.plan, &merged.rows)?,
             digests: match request.digests {
-                true => self.digests(&released.changes)?,
+                true => version_digests(&released.changes),
                 false => VersionDigests::new(),
             },
         })
@@ -357,7 +360,16 @@ impl Sandbox for SqliteSession {
             view: View::ReadOnly(Location::from(area.path().join("link"))),
             area: None,
         };
+        // As SQLAlchemy, Django and others write it: the path begins with a slash of its own.
+        let url = |name: &String| {
+            let path = self.sandbox.original.as_path().as_os_str();
+            (
+                name.clone(),
+                format!("sqlite:///{}", escaped(path.as_bytes())),
+            )
+        };
         Ok(Access {
+            env: self.sandbox.env.iter().map(url).collect(),
             mounts: vec![db, link],
             cwd: Some(Location::from(self.sandbox.work())),
             ..Access::default()
