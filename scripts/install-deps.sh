@@ -31,6 +31,7 @@ needs=(
     python3:python3
     node:nodejs
     sqlite3:sqlite3
+    sqldiff:sqlite3-tools
     initdb:postgresql
     postgres:postgresql
     pgbench:postgresql
@@ -40,6 +41,7 @@ needs=(
 
 # module of the system's own Python:Debian package that brings it
 modules=(
+    django:python3-django
     psycopg:python3-psycopg
     pygit2:python3-pygit2
 )

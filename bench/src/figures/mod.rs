@@ -10,6 +10,7 @@ mod many;
 mod memory;
 mod overlay;
 mod run;
+mod sqlite;
 
 use crate::bench::Bench;
 use crate::report::Section;
@@ -18,13 +19,14 @@ use crate::report::Section;
 pub(crate) type Figures = fn(&Bench) -> Section;
 
 /// All of them with their names, in the order of the report.
-pub(crate) const ALL: [(&str, Figures); 11] = [
+pub(crate) const ALL: [(&str, Figures); 12] = [
     ("copy", copy::figures),
     ("overlay", overlay::figures),
     ("unchanged", diff::unchanged),
     ("changed", diff::changed),
     ("commit", commit::figures),
     ("git", git::figures),
+    ("sqlite", sqlite::figures),
     ("run", run::figures),
     ("many", many::figures),
     ("memory", memory::figures),

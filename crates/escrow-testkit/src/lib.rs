@@ -37,5 +37,6 @@ pub use loopfs::{Fs, LoopFs};
 pub use namespace::{Mounted, OverlayMount, XattrKind};
 pub use powercut::Disk;
 pub use pty::Terminal;
+pub use rusqlite;
 pub use stepper::{Fault, Stepper};
 pub use world::World;

@@ -36,6 +36,9 @@ mod report;
 mod scenario;
 mod snapshots;
 mod soak;
+mod sqlite;
+#[path = "../../../escrow/tests/engine/sqlite_histories.rs"]
+mod sqlite_histories;
 mod subject;
 mod support;
 mod sweep;

@@ -9,7 +9,7 @@ use crate::sweep::say;
 use crate::*;
 use crate::{
     bugs, checkpoints, damage, errors, forward, full, git, git_large, kills, next, parts, power,
-    soak, two_homes, unlinks,
+    soak, sqlite, two_homes, unlinks,
 };
 
 /// A line of the table.
@@ -34,7 +34,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 24] = [
+const SWEEPS: [Sweep; 29] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -155,6 +155,36 @@ const SWEEPS: [Sweep; 24] = [
         git_large::kills,
     ),
     (
+        "SQLite databases with a directory: every verb killed at every call, writes torn",
+        "every call",
+        5,
+        sqlite::kills,
+    ),
+    (
+        "SQLite databases with errors at every call",
+        "every call, 5 errors",
+        4,
+        sqlite::errors,
+    ),
+    (
+        "SQLite databases with power cuts on ext4, XFS, Btrfs",
+        "200",
+        3,
+        |form| sqlite::cuts(form).unwrap_or_default(),
+    ),
+    (
+        "SQLite databases: random histories of both sides, against a model and `sqldiff`",
+        "10,000",
+        6,
+        sqlite::histories,
+    ),
+    (
+        "SQLite databases: random histories with a writer on the original",
+        "1,000",
+        4,
+        sqlite::races,
+    ),
+    (
         "a store that lost its records, then any verb",
         "every damage",
         1,
@@ -251,6 +281,8 @@ verb comes next. A small model says what a plan may be after each of the two:
 - on a full disk no command is ended by a signal, and `recover`, `rollback`, `cleanup` and `gc` succeed;
 - a git checkout has the branch, the index and the files of before, or all of them new, to the names of the commits that git
   alone makes of the same work; `git fsck` finds nothing, and no lock, reference, pack or temporary file is left in it;
+- a SQLite database, read by `sqlite3`, is old or new as a whole and passes `PRAGMA integrity_check`, and what another process
+  wrote to it meanwhile is there; nothing is left beside it;
 - when the store was emptied, removed, replaced by an older copy or cut off from its log, no work that was not released
   is removed.
 

@@ -45,6 +45,7 @@ mod registry;
 mod retention;
 mod sqlite;
 mod sqlite_commit;
+mod sqlite_histories;
 mod squash;
 mod status;
 mod support;
