@@ -271,7 +271,7 @@ impl DbWorld {
             }
             (DbVerb::Restore, _) if open && !dark => {
                 // All of its work, or none of its rows: never a mixture.
-                let rows = ok("read t db t")?.lines().count();
+                let rows = self.cli.ok("read t db t").lines().count();
                 if rows == 2 {
                     ok("commit t --yes")?;
                     is(Side::New)?;
@@ -281,7 +281,12 @@ impl DbWorld {
                 }
             }
             (DbVerb::Create | DbVerb::Rollback, _) if open && !dark => {
-                let changes = ok("diff t --name-only")?.lines().count();
+                let found = self.cli.ok("--json diff t");
+                let found: Value = serde_json::from_str(&found).unwrap_or_default();
+                let members = found["resources"].as_array().into_iter().flatten();
+                let changes: usize = members
+                    .map(|one| one["changes"].as_array().map_or(0, Vec::len))
+                    .sum();
                 if verb == DbVerb::Create && changes > 0 {
                     return Err(format!("the sandbox is torn: {changes} changes"));
                 }
