@@ -198,7 +198,7 @@ pub(super) fn beside(at: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Whether a write-ahead log with something in it lies beside a database.
-fn has_log(at: &Path) -> bool {
+pub(super) fn has_log(at: &Path) -> bool {
     Dir::look(&beside(at, "-wal")).is_ok_and(|meta| meta.size > 0)
 }
 

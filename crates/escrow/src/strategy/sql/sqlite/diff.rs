@@ -1,7 +1,7 @@
 //! The row differ: what differs between two versions of a database, row by row.
 //!
-//! Rows with a number are compared in one pass over both tables, in the order of the numbers; rows of other tables are
-//! looked up by their key. Only what differs is held in memory.
+//! Rows with a number are compared in one pass over both tables, in the order of the numbers, where their pages differ at all;
+//! rows of other tables are looked up by their key. Only what differs is held in memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,6 +9,7 @@ use rusqlite::fallible_streaming_iterator::FallibleStreamingIterator;
 use rusqlite::{CachedStatement, Rows};
 
 use super::connect::Database;
+use super::pages::{ALL, RowRange, differing};
 use super::schema::{CARRIED, Identity, Object, Schema, Table, row, setting, value};
 use crate::model::{Change, Detail, ResourcePath};
 use crate::strategy::error::Result;
@@ -80,10 +81,12 @@ impl Difference {
         }
         let names: std::collections::BTreeSet<_> =
             before.tables.keys().chain(after.tables.keys()).collect();
+        let places = places(old, new, (&before, &after));
         for name in names {
             let (was, is) = (before.tables.get(name), after.tables.get(name));
+            let places = places.get(name).map_or(&[ALL][..], Vec::as_slice);
             let rows = match (was, is) {
-                (Some(was), Some(is)) if was == is => rows((old, was), (new, is))?,
+                (Some(was), Some(is)) if was == is => rows((old, was), (new, is), places)?,
                 (Some(was), Some(is)) => altered(old, new, was, is, &mut found)?,
                 (None, Some(is)) => whole(new, is, false)?,
                 (Some(was), None) => whole(old, was, true)?,
@@ -267,12 +270,35 @@ pub(super) fn digest(row: &Row) -> [u8; 32] {
 }
 
 /// One version of a table, and where it is.
-type Version<'a> = (&'a Database, &'a Table);
+pub(super) type Version<'a> = (&'a Database, &'a Table);
 
-/// The rows in which two versions of a table with the same columns and the same key differ.
-fn rows(old: Version<'_>, new: Version<'_>) -> Result<Vec<Delta>> {
+/// Where the rows of tables with the same SQL can differ, by table; a table that is not there can differ everywhere.
+fn places(
+    old: &Database,
+    new: &Database,
+    (before, after): (&Schema, &Schema),
+) -> BTreeMap<String, Vec<RowRange>> {
+    let (mut names, mut roots) = (Vec::new(), Vec::new());
+    for (name, table) in &after.tables {
+        let was = before.table_object(name);
+        if let Some((was, is)) = was.zip(after.table_object(name))
+            && was.sql == is.sql
+            && table.rowid.is_some()
+            && was.root > 0
+            && is.root > 0
+        {
+            names.push(name.clone());
+            roots.push((was.root, is.root));
+        }
+    }
+    let ranges = differing(old, new, &roots).unwrap_or_default();
+    names.into_iter().zip(ranges).collect()
+}
+
+/// The rows in which two versions of a table with the same columns and the same key differ, in some places.
+pub(super) fn rows(old: Version<'_>, new: Version<'_>, places: &[RowRange]) -> Result<Vec<Delta>> {
     match new.1.rowid {
-        Some(_) => numbered(old, new),
+        Some(_) => numbered(old, new, places),
         None => by_key(old, new),
     }
 }
@@ -318,31 +344,55 @@ fn same(a: &Cursor<'_>, b: &Cursor<'_>, columns: usize) -> rusqlite::Result<bool
     Ok(true)
 }
 
-fn numbered((old, was): Version<'_>, (new, table): Version<'_>) -> Result<Vec<Delta>> {
-    let what = format!("read the table {}", table.sql_name());
-    let a = old.sql.prepare(&was.select_all());
-    let mut a = a.map_err(old.failed(&what))?;
-    let b = new.sql.prepare(&table.select_all());
-    let mut b = b.map_err(new.failed(&what))?;
-    let mut a = Cursor {
-        rows: a.query([]).map_err(old.failed(&what))?,
-        at: None,
-    };
-    let mut b = Cursor {
-        rows: b.query([]).map_err(new.failed(&what))?,
-        at: None,
-    };
-    a.step(old)?;
-    b.step(new)?;
+fn numbered(old: Version<'_>, new: Version<'_>, places: &[RowRange]) -> Result<Vec<Delta>> {
+    let table = new.1;
     let mut found = Deltas::default();
     let (mut gone, mut come) = (Vec::new(), Vec::new());
+    let what = format!("read the table {}", table.sql_name());
+    let select = |(_, table): Version<'_>| table.select_range().unwrap_or_default();
+    let a = old.0.sql.prepare(&select(old));
+    let mut a = a.map_err(old.0.failed(&what))?;
+    let b = new.0.sql.prepare(&select(new));
+    let mut b = b.map_err(new.0.failed(&what))?;
+    for place in places {
+        let mut a = Cursor {
+            rows: a.query(*place).map_err(old.0.failed(&what))?,
+            at: None,
+        };
+        let mut b = Cursor {
+            rows: b.query(*place).map_err(new.0.failed(&what))?,
+            at: None,
+        };
+        side_by_side(
+            (old, &mut a),
+            (new, &mut b),
+            &mut found,
+            &mut gone,
+            &mut come,
+        )?;
+    }
+    pair(table, gone, come, &mut found);
+    Ok(found.list)
+}
+
+/// Passes over the rows of two versions in the order of their numbers. Rows that are told apart by something else are only
+/// collected.
+fn side_by_side(
+    ((old, _), a): (Version<'_>, &mut Cursor<'_>),
+    ((new, table), b): (Version<'_>, &mut Cursor<'_>),
+    found: &mut Deltas,
+    gone: &mut Vec<NumberedRow>,
+    come: &mut Vec<NumberedRow>,
+) -> Result<()> {
+    a.step(old)?;
+    b.step(new)?;
     let by_number = table.identity == Identity::Rowid;
     loop {
         match (a.at, b.at) {
-            (None, None) => break,
+            (None, None) => return Ok(()),
             (Some(x), Some(y)) if x == y => {
-                let equal = same(&a, &b, table.columns.len());
-                if !equal.map_err(new.failed(&what))? {
+                let equal = same(a, b, table.columns.len());
+                if !equal.map_err(new.failed("compare rows"))? {
                     let (was, is) = (a.row(old, table)?, b.row(new, table)?);
                     match by_number {
                         true => found.updated(vec![Value::Integer(x)], was, is),
@@ -373,8 +423,6 @@ fn numbered((old, was): Version<'_>, (new, table): Version<'_>) -> Result<Vec<De
             }
         }
     }
-    pair(table, gone, come, &mut found);
-    Ok(found.list)
 }
 
 type NumberedRow = (Option<i64>, Row);
@@ -529,7 +577,7 @@ fn altered(
     let (was, is) = (view(was), view(is));
     found.columns.insert(is.name.clone(), columns.clone());
     if same_key {
-        return rows((old, &was), (new, &is));
+        return rows((old, &was), (new, &is), &[ALL]);
     }
     let all = |of: &Database, table: &Table| -> Result<Vec<NumberedRow>> {
         let mut all = Vec::new();

@@ -18,6 +18,7 @@ mod constraints;
 mod content;
 mod diff;
 mod merge;
+mod pages;
 mod plan;
 mod schema;
 mod session;
@@ -302,6 +303,10 @@ impl Strategy for SqliteSnapshot {
                     }),
                     Err(StrategyError::Unsupported { what, why, .. }) => {
                         Probe::no(format!("it cannot {what}: {why}"))
+                    }
+                    // It is one: whether the lock is released in time is seen when it is copied.
+                    Err(StrategyError::Locked { .. }) => {
+                        Probe::yes("a SQLite database that another process has locked")
                     }
                     Err(error) => Probe::no(error.to_string()),
                 }

@@ -50,6 +50,9 @@ pub(super) struct Object {
     pub(super) name: String,
     pub(super) table: String,
     pub(super) sql: String,
+    /// The first page of a table.
+    #[serde(default, skip)]
+    pub(super) root: u32,
 }
 
 impl Object {
@@ -97,6 +100,13 @@ impl Table {
             Some(rowid) => format!("{} ORDER BY {rowid}", self.select()),
             None => self.select(),
         }
+    }
+
+    /// The rows whose numbers lie between two.
+    pub(super) fn select_range(&self) -> Option<String> {
+        let rowid = self.rowid.as_ref()?;
+        let (select, between) = (self.select(), "BETWEEN ?1 AND ?2");
+        Some(format!("{select} WHERE {rowid} {between} ORDER BY {rowid}"))
     }
 
     fn select(&self) -> String {
@@ -211,7 +221,7 @@ impl Schema {
                 _ => drop(kinds.insert(name, (kind, without_rowid))),
             }
         }
-        let all = "SELECT type, name, tbl_name, sql FROM main.sqlite_schema WHERE sql IS NOT NULL";
+        let all = "SELECT type, name, tbl_name, sql, rootpage FROM main.sqlite_schema WHERE sql IS NOT NULL";
         let mut all = of.sql.prepare(all).map_err(of.failed(what))?;
         let mut rows = all.query([]).map_err(of.failed(what))?;
         while let Some(row) = rows.next().map_err(of.failed(what))? {
@@ -221,6 +231,7 @@ impl Schema {
                     name: row.get(1)?,
                     table: row.get(2)?,
                     sql: row.get(3)?,
+                    root: row.get::<_, Option<u32>>(4)?.unwrap_or_default(),
                 })
             };
             let object = read().map_err(of.failed(what))?;
@@ -266,13 +277,15 @@ impl Schema {
         Ok(())
     }
 
+    /// The object of a table.
+    pub(super) fn table_object(&self, table: &str) -> Option<&Object> {
+        self.objects.get(&("table".to_owned(), table.to_owned()))
+    }
+
     /// Whether a table gives out numbers that never come again.
     pub(super) fn counts(&self, table: &str) -> bool {
-        let key = ("table".to_owned(), table.to_owned());
-        let sql = self
-            .objects
-            .get(&key)
-            .map(|one| one.sql.to_ascii_lowercase());
+        let sql = self.table_object(table);
+        let sql = sql.map(|one| one.sql.to_ascii_lowercase());
         sql.is_some_and(|sql| sql.contains("autoincrement"))
     }
 
