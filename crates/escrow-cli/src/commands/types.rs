@@ -1,5 +1,6 @@
 //! `escrow type`: lists resource types and validates configuration files.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -30,6 +31,8 @@ enum TypeVerb {
     /// Show a type
     Show(TypeNameArgs),
     Validate(TypeValidateArgs),
+    /// Print the JSON Schema of `escrow.yaml`, with the names that the configuration declares
+    Schema,
 }
 
 /// A type by its name
@@ -39,7 +42,7 @@ struct TypeNameArgs {
     name: String,
 }
 
-/// Check a configuration: every key, every name and the policy in it
+/// Check a configuration, or a file of types: every key, every name and the policy in it
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow type validate escrow.yaml")]
 struct TypeValidateArgs {
@@ -52,7 +55,7 @@ impl TypeArgs {
     pub(crate) fn validate(&self, ui: &Ui) -> Option<Result<(), Failure>> {
         match &self.verb {
             TypeVerb::Validate(args) => Some(args.run(ui)),
-            TypeVerb::List | TypeVerb::Show(_) => None,
+            TypeVerb::List | TypeVerb::Show(_) | TypeVerb::Schema => None,
         }
     }
 
@@ -64,19 +67,36 @@ impl TypeArgs {
             }
             TypeVerb::Show(args) => args.run(context, ui),
             TypeVerb::Validate(args) => args.run(ui),
+            TypeVerb::Schema => schema(context, ui),
         }
     }
 }
 
+fn schema(context: &Context, ui: &Ui) -> Result<(), Failure> {
+    let manager = &context.manager;
+    let schema = escrow::config::schema_with(manager.registry(), &manager.settings().types);
+    if ui.is_json() {
+        ui.document(&schema);
+        return Ok(());
+    }
+    let mut out = ui.content();
+    let written = writeln!(out, "{schema:#}").and_then(|()| out.flush());
+    written.map_err(|error| Error::Output(error).into())
+}
+
 fn document(kind: &ResourceType) -> Value {
-    json!({
+    let mut document = json!({
         "name": kind.name,
         "description": kind.description,
         "extends": kind.extends,
         "strategy": kind.default,
         "strategies": kind.allowed,
         "supported": kind.supported,
-    })
+    });
+    if let Some(options) = &kind.options {
+        document["options"] = json!(options);
+    }
+    document
 }
 
 fn list(context: &Context, ui: &Ui) {

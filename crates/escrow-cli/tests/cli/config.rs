@@ -454,3 +454,116 @@ fn a_resource_without_a_type_is_what_stands_there() {
     let said = cli.fails("plan create other --resource page", 2);
     has(&said, ["overlay", "fs-file"]);
 }
+
+// rule P8
+#[test]
+fn types_in_files_of_their_own_belong_to_the_configuration() {
+    as_user_too();
+    let (world, cli) = world();
+    let file = |name: &str, text: &str| fs::write(world.at(name), text).expect("there is room");
+    world.dir("types");
+    let main = "resource_types: [types/*.yaml, {name: inline, extends: other}]\n\
+        resources: {app: {at: app, type: other, options: {part: 3}}}\nrun: {env: {A: b}}\n";
+    file("escrow.yaml", main);
+    let filed = "name: filed\nsandbox_strategy: filesystem_copy\noptions: {properties: {part: {type: integer}}, additionalProperties: false}\n";
+    file("types/a.yaml", filed);
+    file("types/b.yaml", "- {name: other, extends: filed}");
+    let shown = json(&cli, "type show inline");
+    assert_eq!(shown["extends"], "other", "{shown}");
+    assert_eq!(shown["strategy"], "filesystem_copy", "{shown}");
+    assert_eq!(shown["options"]["additionalProperties"], false, "{shown}");
+    cli.says(
+        "type validate types/a.yaml",
+        "types/a.yaml is valid\n  types  filed\n",
+    );
+    let valid = "escrow.yaml is valid\n  types  filed other inline\n  resources  app\n";
+    cli.says("type validate escrow.yaml", valid);
+    // The names are those of the schema for this project.
+    let schema = json(&cli, "type schema").to_string();
+    has(&schema, ["\"filed\"", "\"inline\"", "\"overlay\""]);
+    assert_eq!(cli.ok("type schema").lines().next(), Some("{"));
+    // Trust is for all of it, and a plan keeps all of it.
+    has(&cli.run("trust").stderr_text(), ["filesystem_copy"]);
+    cli.trust();
+    let made = json(&cli, "plan create p --resource app");
+    assert_eq!(
+        made["sandboxes"][0]["strategy"], "filesystem_copy",
+        "{made}"
+    );
+    file("types/a.yaml", &filed.replace("integer", "number"));
+    assert_eq!(json(&cli, "trust --yes")["changed"], true);
+    sh(world.path(), "mv types elsewhere");
+    has(
+        &cli.fails("status", 2),
+        ["escrow.yaml:1:", "resource_types[0]", "types"],
+    );
+    cli.clone().cwd("/").ok("diff p");
+    sh(world.path(), "mv elsewhere types");
+    // What is wrong is named where it stands.
+    for (name, text, told) in [
+        (
+            "types/c.yaml",
+            "name: c\nsandbox_strateg: overlay\n",
+            "types/c.yaml:2:1: sandbox_strateg: there is no key",
+        ),
+        (
+            "types/c.yaml",
+            "- name: c\n  sandbox_strategy: overly\n",
+            "types/c.yaml:2:21: [0].sandbox_strategy: there is no strategy 'overly'",
+        ),
+        (
+            "types/c.yaml",
+            "name: c\nextends: nothing\n",
+            "types/c.yaml:2:10: extends: there is no resource type 'nothing'",
+        ),
+        (
+            "types/c.yaml",
+            "name: filed\n",
+            "types/c.yaml:1:7: name: there is a type 'filed' already",
+        ),
+        (
+            "types/c.yaml",
+            "{name: c, options: {properties: {a: {pattern: x}}}}",
+            "types/c.yaml:1:47: options.properties.a.pattern: the keyword",
+        ),
+        ("types/c.yaml", "17", "types/c.yaml"),
+        (
+            "escrow.yaml",
+            &main.replace("part: 3", "part: x"),
+            "escrow.yaml:2:57: resources.app.options.part: it must be of type number",
+        ),
+        (
+            "escrow.yaml",
+            &main.replace("part: 3", "prt: 3"),
+            "resources.app.options.prt: there is no option 'prt'",
+        ),
+        (
+            "escrow.yaml",
+            &main.replace("types/*", "../*"),
+            "resource_types[0]: '../*.yaml' is no path in the directory",
+        ),
+        (
+            "escrow.yaml",
+            &main.replace("types/*", "types/z*"),
+            "no file is named 'types/z*.yaml'",
+        ),
+        (
+            "escrow.yaml",
+            "#@types 3 x\n{}\n",
+            "a line cannot begin with '#@types '",
+        ),
+    ] {
+        let before = fs::read_to_string(world.at(name)).ok();
+        file(name, text);
+        has(&cli.fails("status", 2), [told]);
+        match before {
+            Some(before) => file(name, &before),
+            None => remove(world.at(name)),
+        }
+    }
+    symlink("a.yaml", world.at("types/c.yaml"));
+    has(
+        &cli.fails("status", 2),
+        ["types/c.yaml' cannot be used: it is a link"],
+    );
+}

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::parse::KeyPositions;
+use super::options;
+use super::parse::{KeyPositions, TypeFile};
 use super::{
     CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, LocationKind, Network,
-    ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry, ValidateEntry, Validation,
+    ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry, TypeItem, ValidateEntry,
+    Validation,
 };
 use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
@@ -13,29 +15,20 @@ use crate::model::{ResourceType, ResourceTypes, plan};
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
 use crate::strategy::plugin::methods;
-use crate::strategy::registry::is_class;
+use crate::strategy::registry::{Registration, is_class};
 
 type Checked<T> = Result<T, ConfigError>;
 
 /// Makes settings of a configuration whose names are all right.
 pub(super) fn settle(
     config: Config,
+    files: &[TypeFile],
     places: &KeyPositions,
     file: &Path,
     registry: &Registry,
 ) -> Checked<Settings> {
-    let builtin = registry.registrations().filter(|one| one.is_builtin());
-    let checker = Checker {
-        places,
-        strategies: registry.names(),
-        builtin: builtin.map(|one| one.name().to_owned()).collect(),
-        outer: registry
-            .registrations()
-            .filter(|one| !one.is_builtin())
-            .map(|one| one.name().to_owned())
-            .collect(),
-        custom: config.sandbox.custom_strategies.keys().cloned().collect(),
-    };
+    let custom = config.sandbox.custom_strategies.keys().cloned().collect();
+    let checker = Checker::new(places, registry, custom);
     let directory = file.parent().unwrap_or(Path::new(""));
     let mut config = config;
     for (name, custom) in &mut config.sandbox.custom_strategies {
@@ -46,7 +39,7 @@ pub(super) fn settle(
     if let Some(strategy) = &config.sandbox.strategy {
         checker.check_strategy("sandbox.strategy", strategy, &[])?;
     }
-    let types = checker.types(&config.resource_types)?;
+    let types = checker.types(&TypeSource::all(&config.resource_types, places, files))?;
     let mut resources = Vec::new();
     for (name, entry) in &config.resources {
         checker.check_resource(name, entry, &config, &types)?;
@@ -98,6 +91,70 @@ pub(super) fn settle(
     })
 }
 
+/// The settings of types that stand in files of their own: strategies may be declared elsewhere.
+pub(super) fn settle_types(
+    files: &[TypeFile],
+    file: &Path,
+    registry: &Registry,
+) -> Checked<Settings> {
+    let entries = files.iter().flat_map(|one| &one.entries);
+    let named = entries.flat_map(|one| one.sandbox_strategy.iter().chain(&one.strategies));
+    let elsewhere = named.filter(|name| plan::is_name(name)).cloned().collect();
+    let nothing = KeyPositions::none(file);
+    let checker = Checker::new(&nothing, registry, elsewhere);
+    Ok(Settings {
+        file: Some(Location::from(file)),
+        types: checker.types(&TypeSource::all(&[], &nothing, files))?,
+        ..Settings::default()
+    })
+}
+
+/// A type, and where it stands.
+struct TypeSource<'a> {
+    entry: &'a TypeEntry,
+    places: &'a KeyPositions,
+    /// Its path in that file; empty where it is the whole file.
+    path: String,
+}
+
+impl<'a> TypeSource<'a> {
+    fn all(items: &'a [TypeItem], places: &'a KeyPositions, files: &'a [TypeFile]) -> Vec<Self> {
+        let own = items.iter().enumerate();
+        let own = own.filter_map(|(number, item)| match item {
+            TypeItem::Entry(entry) => Some(Self {
+                entry,
+                places,
+                path: format!("resource_types[{number}]"),
+            }),
+            TypeItem::Files(_) => None,
+        });
+        let of_file = |file: &'a TypeFile| {
+            let entries = file.entries.iter().enumerate();
+            entries.map(|(number, entry)| Self {
+                entry,
+                places: &file.places,
+                path: match file.is_list {
+                    true => format!("[{number}]"),
+                    false => String::new(),
+                },
+            })
+        };
+        own.chain(files.iter().flat_map(of_file)).collect()
+    }
+
+    fn at(&self, key: &str) -> String {
+        match self.path.as_str() {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
+        }
+    }
+
+    fn fault(&self, key: &str, what: impl Into<String>) -> ConfigError {
+        self.places.fault(&self.at(key), what)
+    }
+}
+
+#[derive(Clone)]
 struct Checker<'a> {
     places: &'a KeyPositions,
     strategies: Vec<String>,
@@ -107,7 +164,20 @@ struct Checker<'a> {
     custom: Vec<String>,
 }
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
+    fn new(places: &'a KeyPositions, registry: &Registry, custom: Vec<String>) -> Self {
+        let all = registry.registrations();
+        let (builtin, outer): (Vec<_>, Vec<_>) = all.partition(|one| one.is_builtin());
+        let names = |all: Vec<&Registration>| all.iter().map(|one| one.name().to_owned()).collect();
+        Self {
+            places,
+            strategies: registry.names(),
+            builtin: names(builtin),
+            outer: names(outer),
+            custom,
+        }
+    }
+
     fn check_name(&self, path: &str, name: &str) -> Checked<()> {
         match plan::is_name(name) {
             true => Ok(()),
@@ -227,68 +297,81 @@ impl Checker<'_> {
     }
 
     /// All types: one may extend another in any order.
-    fn types(&self, entries: &[TypeEntry]) -> Checked<ResourceTypes> {
+    fn types(&self, sources: &[TypeSource<'_>]) -> Checked<ResourceTypes> {
         let mut types = ResourceTypes::default();
-        let mut left: Vec<(usize, &TypeEntry)> = entries.iter().enumerate().collect();
+        let mut left: Vec<&TypeSource<'_>> = sources.iter().collect();
         while !left.is_empty() {
             let before = left.len();
             let mut waiting = Vec::new();
-            for (number, entry) in left {
-                let parent = entry.parent().map(|parent| types.named(parent).cloned());
+            for source in left {
+                let parent = source.entry.parent();
+                let parent = parent.map(|parent| types.named(parent).cloned());
+                let checker = Checker {
+                    places: source.places,
+                    ..self.clone()
+                };
                 match parent {
-                    None => types.put(self.own_type(number, entry, &types)?),
-                    Some(Some(base)) => types.put(self.special(number, entry, &base, &types)?),
-                    Some(None) => waiting.push((number, entry)),
+                    None => types.put(checker.own_type(source, &types)?),
+                    Some(Some(base)) => types.put(checker.special(source, &base, &types)?),
+                    Some(None) => waiting.push(source),
                 }
             }
-            if let Some((number, entry)) = waiting.first()
+            if let Some(source) = waiting.first()
                 && waiting.len() == before
             {
-                let path = format!("resource_types[{number}].extends");
-                let parent = entry.parent().unwrap_or_default();
-                let what = match entries.iter().any(|one| one.name == parent) {
+                let parent = source.entry.parent().unwrap_or_default();
+                let what = match sources.iter().any(|one| one.entry.name == parent) {
                     true => format!("'{parent}' extends itself"),
                     false => format!("there is no resource type '{parent}'"),
                 };
-                return Err(self.places.unknown(&path, what, parent, types.names()));
+                let path = source.at("extends");
+                return Err(source.places.unknown(&path, what, parent, types.names()));
             }
             left = waiting;
         }
         Ok(types)
     }
 
-    /// A type that is no special case of another: what it is, and which strategies it takes.
-    fn own_type(
-        &self,
-        number: usize,
-        entry: &TypeEntry,
-        types: &ResourceTypes,
-    ) -> Checked<ResourceType> {
-        let path = |key: &str| format!("resource_types[{number}].{key}");
-        self.check_name(&path("name"), &entry.name)?;
+    /// Checks what every type has: a name of its own, and a schema of options that can be one.
+    fn check_type(&self, source: &TypeSource<'_>, types: &ResourceTypes) -> Checked<()> {
+        let entry = source.entry;
+        self.check_name(&source.at("name"), &entry.name)?;
         if types.named(&entry.name).is_some() {
             let what = format!("there is a type '{}' already", entry.name);
-            return Err(self.places.fault(&path("name"), what));
+            return Err(source.fault("name", what));
         }
+        let Some(schema) = &entry.options else {
+            return Ok(());
+        };
+        options::check_schema(schema).map_err(|(at, what)| {
+            let path = source.at("options");
+            self.places.fault(&format!("{path}{at}"), what)
+        })
+    }
+
+    /// A type that is no special case of another: what it is, and which strategies it takes.
+    fn own_type(&self, source: &TypeSource<'_>, types: &ResourceTypes) -> Checked<ResourceType> {
+        self.check_type(source, types)?;
+        let entry = source.entry;
         if entry.extends.is_some() {
             let what = "a type has either 'extends' or 'location'";
-            return Err(self.places.fault(&path("location"), what));
+            return Err(source.fault("location", what));
         }
         let named = entry.sandbox_strategy.iter().chain(&entry.strategies);
         let mut strategies: Vec<&str> = Vec::new();
         for (number, name) in named.enumerate() {
             let key = match (number, &entry.sandbox_strategy) {
-                (0, Some(_)) => path("sandbox_strategy"),
-                _ => path("strategies"),
+                (0, Some(_)) => "sandbox_strategy",
+                _ => "strategies",
             };
-            self.check_strategy(&key, name, &[])?;
+            self.check_strategy(&source.at(key), name, &[])?;
             if name != AUTO && !strategies.contains(&name.as_str()) {
                 strategies.push(name);
             }
         }
         if strategies.is_empty() {
             let what = "it needs a 'sandbox_strategy' that serves it";
-            return Err(self.places.fault(&path("name"), what));
+            return Err(source.fault("name", what));
         }
         let base = match entry.location {
             Some(LocationKind::Url) => URL,
@@ -299,39 +382,40 @@ impl Checker<'_> {
         if let Some(description) = &entry.description {
             kind.description.clone_from(description);
         }
+        kind.options.clone_from(&entry.options);
         Ok(kind)
     }
 
     fn special(
         &self,
-        number: usize,
-        entry: &TypeEntry,
+        source: &TypeSource<'_>,
         base: &ResourceType,
         types: &ResourceTypes,
     ) -> Checked<ResourceType> {
-        let path = |key: &str| format!("resource_types[{number}].{key}");
-        self.check_name(&path("name"), &entry.name)?;
-        if types.named(&entry.name).is_some() {
-            let what = format!("there is a type '{}' already", entry.name);
-            return Err(self.places.fault(&path("name"), what));
-        }
+        self.check_type(source, types)?;
+        let entry = source.entry;
         for (at, name) in entry.strategies.iter().enumerate() {
-            let path = format!("{}[{at}]", path("strategies"));
+            let path = format!("{}[{at}]", source.at("strategies"));
             self.check_strategy(&path, name, &[])?;
             self.check_allowed(&path, name, base)?;
         }
         let default = entry.sandbox_strategy.as_deref();
         if let Some(name) = default {
-            self.check_strategy(&path("sandbox_strategy"), name, &[])?;
-            self.check_allowed(&path("sandbox_strategy"), name, base)?;
+            let path = source.at("sandbox_strategy");
+            self.check_strategy(&path, name, &[])?;
+            self.check_allowed(&path, name, base)?;
             let listed = entry.strategies.iter().any(|one| one == name);
             if name != AUTO && !entry.strategies.is_empty() && !listed {
                 let what = format!("'{name}' is not among its 'strategies'");
-                return Err(self.places.fault(&path("sandbox_strategy"), what));
+                return Err(source.fault("sandbox_strategy", what));
             }
         }
         let description = entry.description.as_deref();
-        Ok(base.special(&entry.name, description, default, &entry.strategies))
+        let mut kind = base.special(&entry.name, description, default, &entry.strategies);
+        if entry.options.is_some() {
+            kind.options.clone_from(&entry.options);
+        }
+        Ok(kind)
     }
 
     fn check_resource(
@@ -353,6 +437,12 @@ impl Checker<'_> {
         });
         let kind = kind.transpose()?;
         self.check_path(&path("at"), &entry.at)?;
+        if let Some(schema) = kind.and_then(|kind| kind.options.as_ref()) {
+            options::check(schema, &entry.options).map_err(|(at, what)| {
+                let path = path("options");
+                self.places.fault(&format!("{path}{at}"), what)
+            })?;
+        }
         if let Some(parent) = &entry.parent {
             self.check_parent(name, parent, config)?;
         }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::keys::KEYS;
-use super::{ConfigError, FILE_NAME, Settings, check, parse};
+use super::{ConfigError, FILE_NAME, Settings, check, include, parse};
 use crate::fs::FsError;
 use crate::fs::areas;
 use crate::fs::owned::{self, AllowedWriters, ConfigFileState};
@@ -17,7 +17,7 @@ use crate::strategy::Registry;
 use crate::strategy::plugin::ProgramContext;
 
 /// More than anyone writes by hand.
-const MOST: u64 = 1024 * 1024;
+pub(super) const MOST: u64 = 1024 * 1024;
 
 /// Where configurations may be.
 #[derive(Debug, Clone, Default)]
@@ -82,18 +82,35 @@ pub(super) fn text(file: &Path) -> Result<Vec<u8>, ConfigError> {
 }
 
 impl ConfigLevel {
-    /// Reads the text of `file`.
+    /// Reads the text of `file`, and the files of types that belong to it.
+    fn load(
+        origin: ConfigOrigin,
+        file: &Path,
+        text: Vec<u8>,
+        registry: &Registry,
+    ) -> Result<Self, ConfigError> {
+        let whole = include::gather(text, file, origin)?;
+        let level = Self::parse(origin, file, whole.text, registry)?;
+        Ok(Self {
+            shared: whole.shared,
+            ..level
+        })
+    }
+
+    /// Reads the whole text of `file`, with the files of types that belong to it.
     pub(crate) fn parse(
         origin: ConfigOrigin,
         file: &Path,
         text: Vec<u8>,
         registry: &Registry,
     ) -> Result<Self, ConfigError> {
-        let (config, places) = parse::read(&text, file)?;
+        let (main, files) = include::split(&text);
+        let (config, places) = parse::read(main, file)?;
+        let types = parse::read_types(&files, file)?;
         let names = KEYS.iter().map(|key| key.name);
         let says = names.filter(|name| places.says(name)).collect();
-        let policy = parse::policy(&text, &places);
-        let alone = check::settle(config, &places, file, registry)?;
+        let policy = parse::policy(main, &places);
+        let alone = check::settle(config, &types, &places, file, registry)?;
         Ok(Self {
             policy: policy.unwrap_or_else(|error| Some(Policy::unreadable(error))),
             origin,
@@ -136,7 +153,13 @@ impl ConfigLevel {
             return refuse(INSIDE.to_owned());
         }
         match owned::find(directory, name, MOST).map_err(unreadable)? {
-            ConfigFileState::Text(text) => Self::parse(ConfigOrigin::Found, &path, text, registry),
+            ConfigFileState::Text(text) => {
+                let level = Self::load(ConfigOrigin::Found, &path, text, registry)?;
+                match level.shared {
+                    Some(why) => refuse(why),
+                    None => Ok(level),
+                }
+            }
             ConfigFileState::PassedOver(why) | ConfigFileState::Shared(_, why) => refuse(why),
             ConfigFileState::Absent => refuse("there is no such file".to_owned()),
         }
@@ -159,8 +182,16 @@ impl ConfigLevel {
                 None => return Ok(None),
             },
         };
-        let level = Self::parse(ConfigOrigin::Found, path, text, registry)?;
-        Ok(Some(Self { shared, ..level }))
+        let origin = match self.origin {
+            ConfigOrigin::Found => ConfigOrigin::Found,
+            _ => ConfigOrigin::Named,
+        };
+        let level = Self::load(origin, path, text, registry)?;
+        Ok(Some(Self {
+            origin: ConfigOrigin::Found,
+            shared: shared.or(level.shared),
+            ..level
+        }))
     }
 }
 
@@ -184,7 +215,7 @@ impl LoadedConfigs {
         loaded.project = match (&sources.named, &sources.directory) {
             (Some(file), here) => {
                 let file = here.as_deref().unwrap_or(Path::new("")).join(file);
-                let level = ConfigLevel::parse(
+                let level = ConfigLevel::load(
                     ConfigOrigin::Named,
                     &resolved(&file),
                     text(&file)?,
@@ -229,7 +260,7 @@ impl LoadedConfigs {
         };
         match owned::read(file, writers, MOST).map_err(unreadable)? {
             ConfigFileState::Text(text) => {
-                ConfigLevel::parse(origin, &resolved(file), text, registry).map(Some)
+                ConfigLevel::load(origin, &resolved(file), text, registry).map(Some)
             }
             ConfigFileState::PassedOver(why) | ConfigFileState::Shared(_, why) => {
                 self.passed_over.push((Location::from(file), why));
@@ -277,8 +308,9 @@ impl LoadedConfigs {
             if self.is_fixed(&Location::from(file.as_path())) {
                 break;
             }
-            let level = ConfigLevel::parse(ConfigOrigin::Found, &file, text, registry);
+            let level = ConfigLevel::load(ConfigOrigin::Found, &file, text, registry);
             let level = level.map_err(ConfigError::of_found)?;
+            let shared = shared.or(level.shared);
             return Ok((Some(ConfigLevel { shared, ..level }), passed_over));
         }
         Ok((None, passed_over))
@@ -306,7 +338,7 @@ pub(crate) fn resolved(file: &Path) -> PathBuf {
     }
 }
 
-fn unreadable(error: FsError) -> ConfigError {
+pub(super) fn unreadable(error: FsError) -> ConfigError {
     let link = owned::dangling(error.path.as_path()).map(|link| {
         let link = Location::from(link);
         format!("'{link}' is a broken link; remove it, or fix it")

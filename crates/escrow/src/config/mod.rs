@@ -7,6 +7,8 @@
 //! | file | promise |
 //! |---|---|
 //! | `parse` | text becomes a configuration, or an error that names file, line, column and key |
+//! | `include` | files of types belong to the text of the configuration that names them |
+//! | `options` | the options of a resource are what its type says |
 //! | `check` | names lead somewhere: strategies, types, parents |
 //! | `settings` | what the manager needs of it, as plain values |
 //! | `load` | the files are found and read, each once; those that others can change do not count |
@@ -20,9 +22,11 @@ mod begin;
 mod check;
 mod duration;
 mod error;
+mod include;
 mod keys;
 mod load;
 mod merge;
+mod options;
 mod parse;
 mod schema;
 mod settings;
@@ -43,7 +47,7 @@ pub(crate) use load::{ConfigLevel, ConfigOrigin, LoadedConfigs, PassedOver, reso
 pub(crate) use merge::EffectiveConfig;
 pub use merge::IgnoredKey;
 pub use parse::read_policy;
-pub use schema::schema;
+pub use schema::{schema, schema_with};
 pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource, Validation};
 
 use crate::model::resource::FS_DIRECTORY;
@@ -56,8 +60,8 @@ use crate::model::{CleanupPolicy, Options};
 pub struct Config {
     /// How sandboxes are made and how long things are kept.
     pub sandbox: SandboxConfig,
-    /// Kinds of resources of your own.
-    pub resource_types: Vec<TypeEntry>,
+    /// Kinds of resources of your own, or files that hold them, as in `types/*.yaml`.
+    pub resource_types: Vec<TypeItem>,
     /// Resources by name, for `--resource NAME`.
     pub resources: BTreeMap<String, ResourceEntry>,
     /// Who may do what.
@@ -169,6 +173,16 @@ pub enum TimeoutConfig {
     ByMethod(BTreeMap<String, RetentionPeriod>),
 }
 
+/// A kind of resource of your own, or files that hold such.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
+pub enum TypeItem {
+    /// A file that holds one, or a list of them, from the directory of the configuration; its name may have wildcards.
+    Files(String),
+    /// The kind itself.
+    Entry(TypeEntry),
+}
+
 /// A kind of resource of your own.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -186,6 +200,8 @@ pub struct TypeEntry {
     /// The strategies it allows; those of the kind it extends if left out.
     #[serde(default)]
     pub strategies: Vec<String>,
+    /// The JSON Schema of the `options` of its resources; that of the kind it extends if left out.
+    pub options: Option<Options>,
 }
 
 /// A real thing that may be changed.

@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError, Options, Spanned};
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, TypeEntry, TypeItem};
 use crate::model::text::{Location, nearest};
 use crate::policy::{Policy, WrittenPolicy};
 
@@ -27,27 +28,119 @@ struct KeyPosition {
     value: Position,
 }
 
+fn utf8<'a>(bytes: &'a [u8], file: &Location) -> Result<&'a str, ConfigError> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line = before.split(|byte| *byte == b'\n');
+        let column = line.clone().next_back().map_or(0, <[u8]>::len);
+        let nowhere = KeyPositions {
+            file: file.clone(),
+            all: Vec::new(),
+        };
+        let at = (line.count() as u64, column as u64 + 1);
+        nowhere.fault_at(at, String::new(), "this is not UTF-8".to_owned())
+    })
+}
+
 /// Reads a text; names in it are not looked at yet.
 pub(super) fn read(bytes: &[u8], file: &Path) -> Result<(Config, KeyPositions), ConfigError> {
     let file = Location::from(file);
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) => {
-            let before = &bytes[..error.valid_up_to()];
-            let line = before.split(|byte| *byte == b'\n');
-            let column = line.clone().next_back().map_or(0, <[u8]>::len);
-            let nowhere = KeyPositions {
-                file,
-                all: Vec::new(),
-            };
-            let at = (line.count() as u64, column as u64 + 1);
-            return Err(nowhere.fault_at(at, String::new(), "this is not UTF-8".to_owned()));
-        }
-    };
+    let text = utf8(bytes, &file)?;
     let options = options(DuplicateKeyPolicy::Error);
     match serde_saphyr::from_str_with_options::<Option<Config>>(text, options) {
         Ok(config) => Ok((config.unwrap_or_default(), KeyPositions::of(text, file))),
         Err(error) => Err(KeyPositions::of(text, file).explain(&error)),
+    }
+}
+
+/// Kinds of a file of its own, with where they stand in it.
+pub(super) struct TypeFile {
+    pub(super) entries: Vec<TypeEntry>,
+    pub(super) places: KeyPositions,
+    /// Whether it holds a list of them.
+    pub(super) is_list: bool,
+}
+
+/// Reads the files that belong to the configuration `file`.
+pub(super) fn read_types(
+    files: &[(&str, &[u8])],
+    file: &Path,
+) -> Result<Vec<TypeFile>, ConfigError> {
+    let directory = file.parent().unwrap_or(Path::new(""));
+    let one = |(name, text): &(&str, &[u8])| read_type_file(text, &directory.join(name));
+    files.iter().map(one).collect()
+}
+
+/// Reads a file that holds a kind, or a list of them.
+pub(super) fn read_type_file(bytes: &[u8], file: &Path) -> Result<TypeFile, ConfigError> {
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Whole(#[serde(deserialize_with = "one_or_many")] (Vec<TypeEntry>, bool));
+    let location = Location::from(file);
+    let text = utf8(bytes, &location)?;
+    let options = options(DuplicateKeyPolicy::Error);
+    let places = KeyPositions::of(text, location);
+    match serde_saphyr::from_str_with_options::<Whole>(text, options) {
+        Ok(Whole((entries, is_list))) => Ok(TypeFile {
+            entries,
+            places,
+            is_list,
+        }),
+        Err(error) => Err(places.explain(&error)),
+    }
+}
+
+/// Whether a text is a file of types and no configuration: it is a list, or has a name.
+pub(super) fn is_type_file(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let places = KeyPositions::of(&text, Location::default());
+    places.says("[0]") || places.says("name")
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<(Vec<TypeEntry>, bool), D::Error> {
+    struct OneOrMany;
+    impl<'de> Visitor<'de> for OneOrMany {
+        type Value = (Vec<TypeEntry>, bool);
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a type, or a list of types")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            let one = TypeEntry::deserialize(MapAccessDeserializer::new(map))?;
+            Ok((vec![one], false))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                all.push(item);
+            }
+            Ok((all, true))
+        }
+    }
+    from.deserialize_any(OneOrMany)
+}
+
+impl<'de> Deserialize<'de> for TypeItem {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Item;
+        impl<'de> Visitor<'de> for Item {
+            type Value = TypeItem;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a type, or a file of types")
+            }
+
+            fn visit_str<E>(self, files: &str) -> Result<TypeItem, E> {
+                Ok(TypeItem::Files(files.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TypeItem, A::Error> {
+                TypeEntry::deserialize(MapAccessDeserializer::new(map)).map(TypeItem::Entry)
+            }
+        }
+        from.deserialize_any(Item)
     }
 }
 
@@ -99,6 +192,14 @@ impl KeyPositions {
             note("", &root, &mut all);
         }
         Self { file, all }
+    }
+
+    /// Those of a text that has none.
+    pub(super) fn none(file: &Path) -> Self {
+        Self {
+            file: Location::from(file),
+            all: Vec::new(),
+        }
     }
 
     /// Whether the text has a key, as in `sandbox.undo.keep`.

@@ -11,9 +11,36 @@ use crate::strategy::Registry;
 /// The schema. Where a file declares no strategies or types of its own, it takes exactly the
 /// names that the registry and the table of types know (rule P8).
 pub fn schema(registry: &Registry) -> Value {
+    let [strategies, types] = names(registry, &ResourceTypes::default());
+    let has_no = |key: Value| json!({"not": key});
+    let declares = json!({"required": ["sandbox"], "properties": {
+        "sandbox": {"type": "object", "required": ["custom_strategies"]},
+    }});
+    let mut schema = bare();
+    schema["allOf"] = json!([
+        {"if": has_no(declares), "then": strategies},
+        {"if": has_no(json!({"required": ["resource_types"]})), "then": types},
+    ]);
+    schema
+}
+
+/// The schema for a project: it takes exactly the names that there are, those that its configuration declares among them.
+pub fn schema_with(registry: &Registry, types: &ResourceTypes) -> Value {
+    let mut schema = bare();
+    schema["allOf"] = json!(names(registry, types));
+    schema
+}
+
+/// The schema without names.
+fn bare() -> Value {
     let mut schema = schemars::schema_for!(Config).to_value();
     schema["title"] = json!("escrow.yaml");
     allow_nothing(&mut schema);
+    schema
+}
+
+/// Where strategies are named, and where types of resources are.
+fn names(registry: &Registry, types: &ResourceTypes) -> [Value; 2] {
     let with = |first: &[&str]| {
         let first = first.iter().map(|&name| name.to_owned());
         first.chain(registry.names()).collect::<Vec<_>>()
@@ -21,31 +48,22 @@ pub fn schema(registry: &Registry) -> Value {
     let strategy = json!({"enum": with(&[AUTO])});
     let of_resource = json!({"enum": with(&[AUTO, INHERIT])});
     let named = json!({"enum": registry.names()});
-    let kind = json!({"enum": ResourceTypes::default().names()});
-    schema["allOf"] = json!([
-        {
-            "if": {"not": {"required": ["sandbox"], "properties": {
-                "sandbox": {"type": "object", "required": ["custom_strategies"]},
+    let kind = json!({"enum": types.names()});
+    [
+        json!({"properties": {
+            "sandbox": {"properties": {"strategy": optional(&strategy)}},
+            "resource_types": {"items": {"properties": {
+                "sandbox_strategy": optional(&strategy),
+                "strategies": {"items": named},
             }}},
-            "then": {"properties": {
-                "sandbox": {"properties": {"strategy": optional(&strategy)}},
-                "resource_types": {"items": {"properties": {
-                    "sandbox_strategy": optional(&strategy),
-                    "strategies": {"items": named},
-                }}},
-                "resources": {"additionalProperties": {"properties": {
-                    "strategy": optional(&of_resource),
-                }}},
-            }},
-        },
-        {
-            "if": {"not": {"required": ["resource_types"]}},
-            "then": {"properties": {"resources": {"additionalProperties": {"properties": {
-                "type": kind,
-            }}}}},
-        },
-    ]);
-    schema
+            "resources": {"additionalProperties": {"properties": {
+                "strategy": optional(&of_resource),
+            }}},
+        }}),
+        json!({"properties": {"resources": {"additionalProperties": {"properties": {
+            "type": kind,
+        }}}}}),
+    ]
 }
 
 /// Lets keys that hold lists or further keys stand there without a value, as the reader does.

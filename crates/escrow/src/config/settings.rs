@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    CheckpointConfig, CleanupPolicy, ConfigError, CustomStrategyConfig, RetentionPeriod,
-    TimeoutConfig, check, load, parse,
+    CheckpointConfig, CleanupPolicy, ConfigError, ConfigOrigin, CustomStrategyConfig,
+    RetentionPeriod, TimeoutConfig, check, include, load, parse,
 };
 use crate::model::text::Location;
 use crate::model::{Options, ResourceTypes};
@@ -173,14 +173,23 @@ impl Settings {
     /// registry, or be declared in the text. The policy must make sense too: commands go on without, but are denied
     /// everything, and told why (rule S6).
     pub fn parse(bytes: &[u8], file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
-        let (config, places) = parse::read(bytes, file)?;
-        let settings = check::settle(config, &places, file, registry)?;
-        parse::policy(bytes, &places).map(|_| settings)
+        let (main, files) = include::split(bytes);
+        let (config, places) = parse::read(main, file)?;
+        let types = parse::read_types(&files, file)?;
+        let settings = check::settle(config, &types, &places, file, registry)?;
+        parse::policy(main, &places).map(|_| settings)
     }
 
-    /// The same for a file by its name, whatever counts here.
+    /// The same for a file by its name, whatever counts here: a configuration with the files of types that belong to it, or such a
+    /// file alone. Of that, strategies that no configuration declares yet are taken for ones that one will.
     pub fn check_file(file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
-        Self::parse(&load::text(file)?, file, registry)
+        let text = load::text(file)?;
+        if parse::is_type_file(&text) {
+            let types = [parse::read_type_file(&text, file)?];
+            return check::settle_types(&types, file, registry);
+        }
+        let whole = include::gather(text, file, ConfigOrigin::Named)?;
+        Self::parse(&whole.text, file, registry)
     }
 
     /// The strategies that the configuration declares.

@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 
+use super::target::Options;
 use super::words::words;
 
 /// The word that leaves the choice to the machine.
@@ -90,6 +91,8 @@ pub struct ResourceType {
     pub base: String,
     /// Whether this version can work with it.
     pub supported: bool,
+    /// The JSON Schema of the options of its resources, if it has one.
+    pub options: Option<Options>,
 }
 
 /// What comes with the engine: name, what it is, the default, what `auto` tries, and what else may be asked for. What is
@@ -175,6 +178,7 @@ impl Default for ResourceTypes {
                 allowed: [words(auto), words(more)].concat(),
                 base: name.to_owned(),
                 supported,
+                options: None,
             }
         };
         Self(BUILTIN.map(one).into())
@@ -236,6 +240,7 @@ impl ResourceType {
             allowed: names,
             base: base.to_owned(),
             supported: true,
+            options: None,
         }
     }
 
