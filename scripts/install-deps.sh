@@ -44,7 +44,15 @@ modules=(
     django:python3-django
     psycopg:python3-psycopg
     pygit2:python3-pygit2
+    ensurepip:python3-venv
 )
+
+# packages of PyPI for the S3 server of the tests, in an environment of their own where Python does not have them
+s3_python=target/s3-python
+s3_packages=("boto3>=1.36,<2" "moto[s3]>=5.1,<6" flask flask-cors)
+has_s3() {
+    "$1" -c 'import boto3, moto.moto_server.werkzeug_app' 2>/dev/null
+}
 
 # Sets `missing` (commands) and `packages` (what to install for them).
 look() {
@@ -88,6 +96,16 @@ if [[ ${#missing[@]} -gt 0 ]]; then
     if [[ ${#missing[@]} -gt 0 ]]; then
         fail "still missing after the installation: ${missing[*]}"
     fi
+fi
+
+if ! has_s3 python3 && ! has_s3 "$s3_python/bin/python3"; then
+    if [[ $EUID -ne 0 ]]; then
+        fail "missing for the tests: the packages ${s3_packages[*]} of Python; install them with pip"
+    fi
+    echo "install-deps: installing into $s3_python: ${s3_packages[*]}"
+    /usr/bin/python3 -m venv "$s3_python"
+    "$s3_python/bin/pip" install --quiet --disable-pip-version-check --no-compile "${s3_packages[@]}"
+    has_s3 "$s3_python/bin/python3" || fail "the S3 server of the tests cannot be loaded after the installation"
 fi
 
 # The version the workspace asks for, so that it is written down once.

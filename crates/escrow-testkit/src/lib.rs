@@ -20,6 +20,7 @@ pub mod powercut;
 pub mod prelude;
 mod process;
 pub mod pty;
+pub mod s3;
 pub mod signature;
 pub mod skip;
 pub mod states;

@@ -2,6 +2,8 @@
 
 use std::io::Write as _;
 
+use escrow_testkit::s3::S3;
+
 use crate::*;
 
 /// The examples that are shipped.
@@ -297,6 +299,28 @@ fn the_examples_pass_the_whole_suite() {
         assert!(list(&report["checks"]).len() > 35, "{report:#}");
     }
     assert_eq!(world.areas(), [""; 0]);
+}
+
+// rule P1, C15, X4
+#[test]
+fn the_bucket_of_the_examples_passes_the_whole_suite() {
+    let server = S3::new();
+    let (world, cli) = furnish(World::new());
+    let example = example("s3/versioned_bucket.py");
+    fs::copy(example, world.at("versioned_bucket.py")).expect("there is room");
+    let config = format!(
+        "sandbox: {{custom_strategies: {{s3: {{module: versioned_bucket, class: VersionedBucket, \
+         options: {{endpoint: '{}', region: us-east-1}}, env: {{AWS_ACCESS_KEY_ID: test, AWS_SECRET_ACCESS_KEY: }}}}}}}}\n",
+        server.address
+    );
+    write(world.at("escrow.yaml"), config);
+    let cli = cli.env("PATH", server.path());
+    // Of one credential the caller has the value.
+    let cli = cli.env("AWS_SECRET_ACCESS_KEY", "secret");
+    cli.trust();
+    let report = json(&cli, "strategy check s3");
+    assert_eq!(report["conforms"], true, "{report:#}");
+    assert!(list(&report["checks"]).len() > 35, "{report:#}");
 }
 
 /// The tests that come with the SDK, run without pytest.

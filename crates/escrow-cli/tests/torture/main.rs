@@ -8,6 +8,7 @@
     reason = "tests look at real files and their own environment"
 )]
 
+mod bucket;
 mod bugs;
 mod checker;
 mod checkpoints;

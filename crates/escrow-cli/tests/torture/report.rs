@@ -8,8 +8,8 @@ use crate::bugs::Found;
 use crate::sweep::say;
 use crate::*;
 use crate::{
-    bugs, checkpoints, damage, errors, forward, full, git, git_large, kills, next, parts, power,
-    soak, sqlite, two_homes, unlinks,
+    bucket, bugs, checkpoints, damage, errors, forward, full, git, git_large, kills, next, parts,
+    power, soak, sqlite, two_homes, unlinks,
 };
 
 /// A line of the table.
@@ -34,7 +34,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 29] = [
+const SWEEPS: [Sweep; 30] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -189,6 +189,12 @@ const SWEEPS: [Sweep; 29] = [
         "every damage",
         1,
         damage::losses,
+    ),
+    (
+        "a directory, SQLite and a bucket of S3: engine, program and server killed",
+        "every call, every request",
+        3,
+        bucket::losses,
     ),
 ];
 
