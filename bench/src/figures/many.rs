@@ -121,7 +121,7 @@ fn work(escrow: &Escrow, plan: usize, original: &Path, checkpoints: usize) -> Du
 /// Makes the log so long.
 fn lengthen(escrow: &Escrow, entries: usize) {
     let store = Store::open(&escrow.state()).expect("the program made it");
-    let there = store.check_log().expect("it can be read").entries as usize;
+    let there = store.check_log(None).expect("it can be read").entries as usize;
     let owner = ProcessIdentity::me().expect("this process runs");
     for entry in there..entries {
         let now = SystemIdSource.now();

@@ -104,7 +104,7 @@ pub(crate) fn story(directory: &Path, helper: &Path) -> Outcome<()> {
     let denied = log.iter().filter(|one| one.outcome == "denied").count();
     let failed = log.iter().filter(|one| one.outcome == "failed").count();
     assert_eq!((denied, failed), (2, 1));
-    assert_eq!(developer.check_log()?.fault, None);
+    assert_eq!(developer.check_log(None)?.fault, None);
     Ok(())
 }
 

@@ -17,9 +17,12 @@ use crate::ui::{Tone, Ui, count, paint};
 ///
 /// Oldest first. What was said about a commit is shown with it. Operations are
 /// entered when they begin and when they end, each entry with a hash over it and the one before;
-/// `--verify` finds an entry that was changed, removed or put in afterwards.
+/// `--verify` finds an entry that was changed, removed or put in afterwards, and prints how many there are and the last hash;
+/// kept elsewhere, these show with `--expect` later that the end was not cut off.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  escrow log\n  escrow log try\n  escrow log --verify")]
+#[command(
+    after_help = "Examples:\n  escrow log\n  escrow log try\n  escrow log --verify\n  escrow log --verify --expect 12:9f86…"
+)]
 pub(crate) struct LogArgs {
     /// Name, id or prefix of a plan; everything if left out
     plan: Option<String>,
@@ -29,6 +32,19 @@ pub(crate) struct LogArgs {
     /// Check that the whole log is as it was written, instead of showing it
     #[arg(long)]
     verify: bool,
+    /// Check too that this entry still has the hash that an earlier `--verify` printed
+    #[arg(long, value_name = "NUMBER:HASH", requires = "verify", value_parser = expected)]
+    expect: Option<(u64, String)>,
+}
+
+fn expected(typed: &str) -> Result<(u64, String), String> {
+    let parts = typed.split_once(':');
+    let parts = parts.and_then(|(entry, hash)| Some((entry.parse().ok()?, hash.to_owned())));
+    let is_hash =
+        |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    parts
+        .filter(|(_, hash)| is_hash(hash))
+        .ok_or_else(|| "a number, a colon and 64 hexadecimal digits are expected".to_owned())
 }
 
 impl LogArgs {
@@ -38,7 +54,7 @@ impl LogArgs {
             None => None,
         };
         if self.verify {
-            return verify(context, ui);
+            return verify(context, self.expect.as_ref(), ui);
         }
         if ui.is_json() {
             return self.stream(context, plan.as_ref(), ui);
@@ -160,8 +176,8 @@ fn entry(one: &LoggedOperation) -> Value {
     })
 }
 
-fn verify(context: &Context, ui: &Ui) -> Result<(), Failure> {
-    let check = context.manager.check_log()?;
+fn verify(context: &Context, expected: Option<&(u64, String)>, ui: &Ui) -> Result<(), Failure> {
+    let check = context.manager.check_log(expected)?;
     let entries = count(check.entries, "entry", "entries");
     if ui.is_json() {
         let fault = check.fault.as_ref().map(|fault| {

@@ -11,7 +11,7 @@ use escrow::error::Error;
 use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
 use escrow::model::text::Location;
 use escrow::model::{Expected, PlanDigest, WholeDirs};
-use escrow::run::Output;
+use escrow::run::{Agent, Output};
 use serde_json::{Value, json};
 
 use super::show;
@@ -87,11 +87,20 @@ pub(crate) struct RunOptions {
     /// Lay a layer over the home directory that is thrown away, whatever the configuration says
     #[arg(long, overrides_with = "no_scratch")]
     scratch: bool,
+    /// Let the command see nothing of this path; can be repeated
+    #[arg(long, value_name = "PATH")]
+    hide: Vec<PathBuf>,
+    /// Let the command see this path although it holds credentials; can be repeated
+    #[arg(long, value_name = "PATH")]
+    show: Vec<PathBuf>,
+    /// Let the credentials of this agent be usable; the one that the command starts, if left out
+    #[arg(long, value_enum, value_name = "NAME")]
+    agent: Option<AgentArg>,
     /// Let the command make user namespaces of its own, as bubblewrap, browsers and container engines do
     #[arg(long)]
     allow_userns: bool,
     /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
-    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "allow_userns"])]
+    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "hide", "show", "allow_userns"])]
     unconfined: bool,
     /// Set a variable for the command; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE")]
@@ -104,6 +113,32 @@ enum NetworkArg {
     None,
     /// The network of this machine
     Host,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AgentArg {
+    /// Claude Code
+    Claude,
+    /// Codex
+    Codex,
+    /// Aider
+    Aider,
+    /// The Gemini CLI
+    Gemini,
+    /// None, whatever the command starts
+    None,
+}
+
+impl AgentArg {
+    fn agent(self) -> Option<Agent> {
+        match self {
+            Self::Claude => Some(Agent::Claude),
+            Self::Codex => Some(Agent::Codex),
+            Self::Aider => Some(Agent::Aider),
+            Self::Gemini => Some(Agent::Gemini),
+            Self::None => None,
+        }
+    }
 }
 
 impl RunArgs {
@@ -185,6 +220,17 @@ impl RunOptions {
             },
             writable: self.writable.clone(),
             network: self.network.map(|network| network == NetworkArg::Host),
+            hide: self
+                .hide
+                .iter()
+                .map(|path| context.directory.join(path))
+                .collect(),
+            show: self
+                .show
+                .iter()
+                .map(|path| context.directory.join(path))
+                .collect(),
+            agent: self.agent.map(AgentArg::agent),
             userns: self.allow_userns.then_some(true),
             output: match ui.is_json() {
                 true => Output::Error,

@@ -567,3 +567,36 @@ fn types_in_files_of_their_own_belong_to_the_configuration() {
         ["types/c.yaml' cannot be used: it is a link"],
     );
 }
+
+/// At a pipe with a name one would wait for ever for a process that writes; a pipe of the shell has one.
+// attack D29; rule S5
+#[test]
+fn d29_a_named_pipe_kept_a_command_waiting() {
+    let (world, cli) = world();
+    cli.ok("plan create try");
+    sh(world.path(), "mkfifo pipe");
+    for line in ["--config pipe status", "type validate pipe"] {
+        let said = cli.fails(line, 2);
+        assert!(said.contains("named pipe"), "{said}");
+    }
+    let mut command = cli.behind(
+        &["bash", "-c", "\"$0\" \"$@\" <(echo 'run: {network: none}')"],
+        words("type validate"),
+    );
+    assert!(command.status().expect("there is bash").success());
+    let home = world.home();
+    let locks: Vec<_> = fs::read_dir(home.join("locks"))
+        .expect("there are locks")
+        .collect();
+    for lock in locks {
+        let lock = lock.expect("it can be listed").path();
+        remove(&lock);
+        sh(&home, &format!("mkfifo {}", lock.display()));
+    }
+    let said = cli.fails("cleanup try", 1);
+    assert!(said.contains("not a regular file"), "{said}");
+    // A link in the place of the store leads to one that another process chose.
+    sh(&home, "mv state.db elsewhere; ln -s elsewhere state.db");
+    let said = cli.fails("plan list", 1);
+    assert!(said.contains("not a regular file"), "{said}");
+}

@@ -253,3 +253,29 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
     assert_eq!(json(&cli, "status")["operations"], value!([]));
     valid(&cli);
 }
+
+/// Who cuts the end off, and sets what is kept apart to fit, leaves a chain that is whole.
+// attack D30; rule S7
+#[test]
+fn d30_the_end_of_the_log_was_cut_off() {
+    let (world, cli) = world();
+    cli.ok("plan create try");
+    cli.ok("plan create more");
+    let check = json(&cli, "log --verify");
+    let expect = format!(
+        "{}:{}",
+        check["entries"],
+        check["head"].as_str().expect("a hash")
+    );
+    cli.ok(format!("log --verify --expect {expect}"));
+    cli.ok("plan create another");
+    cli.ok(format!("log --verify --expect {expect}"));
+    let cut = "DELETE FROM event WHERE position > 2;
+        DELETE FROM running;
+        UPDATE event_head SET count = 2, hash = (SELECT hash FROM event WHERE position = 2)";
+    sh(world.home(), &format!("sqlite3 state.db '{cut}'"));
+    cli.ok("log --verify");
+    let said = cli.fails(format!("log --verify --expect {expect}"), 1);
+    assert!(said.contains("cut off"), "{said}");
+    cli.fails("log --verify --expect 2:xyz", 2);
+}

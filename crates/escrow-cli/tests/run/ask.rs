@@ -277,3 +277,38 @@ fn a_second_command_can_ask_too() {
     first.finish();
     assert_eq!(read(world.at("app/a.txt")), "one\ntwo\n");
 }
+
+/// Those who ask slowly, or ask for much, neither keep others waiting nor fill the memory of the supervisor.
+// attack D28
+#[test]
+fn d28_a_flood_of_questions_kept_one_waiting() {
+    as_user_too();
+    let (world, cli) = set_up();
+    compile(&world.at("bin"), "flood", FLOOD);
+    // Half of the places are taken by those who never say anything.
+    let script = "../bin/flood 8 & sleep 0.3; start=$(date +%s); $E status > /dev/null && echo answered; \
+        test $(($(date +%s) - start)) -lt 40 && echo soon";
+    cli.says(in_try(script), "answered\nsoon\n");
+}
+
+/// Opens so many connections, says nothing, and opens another one for each that ends.
+const FLOOD: &str = r#"
+#include <poll.h>
+int main(int argc, char **argv) {
+    int count = atoi(argv[1]);
+    struct pollfd all[64];
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    strcpy(at.sun_path, getenv("ESCROW_SOCKET"));
+    for (int n = 0; n < count; n++) all[n].fd = -1, all[n].events = POLLIN;
+    for (;;) {
+        for (int n = 0; n < count; n++) {
+            if (all[n].fd >= 0 && !all[n].revents) continue;
+            close(all[n].fd);
+            all[n].fd = socket(AF_UNIX, SOCK_STREAM, 0);
+            connect(all[n].fd, (struct sockaddr *)&at, sizeof at);
+            all[n].revents = 0;
+        }
+        poll(all, count, 1000);
+    }
+}
+"#;

@@ -12,6 +12,8 @@ mod attacks_expected;
 mod attacks_files;
 mod attacks_kernel;
 mod attacks_root;
+mod attacks_secrets;
+mod attacks_streams;
 mod checkpoints;
 mod flow;
 mod git;

@@ -162,16 +162,16 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
     for end in ["commit try", "rollback try", "cleanup try"] {
         let (world, cli) = world();
         let home = world.dir("user-home");
-        let script = "mkdir .ssh .cache; echo keys > .ssh/authorized_keys; echo rc > .profile";
+        let script = "mkdir .local .cache; echo keys > .local/authorized_keys; echo rc > .profile";
         sh(&home, script);
         let before = signature(&home);
         cli.ok("plan create try --resource .");
-        let script = "cd; echo evil >> .ssh/authorized_keys; rm .profile; echo x > .cache/c; echo z > new; cd - >/dev/null; echo y > f";
+        let script = "cd; echo evil >> .local/authorized_keys; rm .profile; echo x > .cache/c; echo z > new; cd - >/dev/null; echo y > f";
         let outcome = cli.run(in_try(script));
         let said = outcome.stderr_text();
         has(&said, ["in the home directory, never committed: "]);
         has(&said, ["escrow diff --scratch try"]);
-        let listed = "A\t.cache/c\nD\t.profile\nM\t.ssh/authorized_keys\nA\tnew\n";
+        let listed = "A\t.cache/c\nM\t.local/authorized_keys\nD\t.profile\nA\tnew\n";
         assert_eq!(cli.ok("diff try --scratch --name-status"), listed);
         assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
         unchanged(&before, &home);
@@ -522,7 +522,9 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
     let refused = script("run --plan try");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(125), "{said}");
-    has(&said, ["namespaces", "--unconfined"]);
+    has(&said, ["namespaces", "escrow doctor"]);
+    // No hint recommends to give up protection.
+    lacks(&said, ["--unconfined"]);
     assert_eq!(cli.ok("diff try --name-status"), "");
     let told = script("run --plan try --unconfined");
     let holds = told.status.success();
@@ -553,4 +555,90 @@ fn many_layers_are_opened_under_a_low_limit() {
     assert!(ran.contains("f39\n") && ran.ends_with("\n64\n"), "{ran}");
     let line = "-q run --strategy filesystem_copy --unconfined";
     assert_eq!(limited.ok(inside(line, "ulimit -Sn")), "64\n");
+}
+
+/// Who can replace what holds the state can replace the state, and with it what is undone.
+// attack D27
+#[test]
+fn d27_the_state_was_replaced_through_a_path_above_it() {
+    as_user_too();
+    let (world, cli) = world();
+    cli.plan("try", ".", "filesystem_copy");
+    let (home, above) = (world.home(), world.path().to_owned());
+    for path in [&above, &home, &home.join("sandboxes")] {
+        let mut line = words("run --plan try --writable");
+        line.push(path.into());
+        line.extend(words("-- true"));
+        let outcome = cli.expect(line, 125);
+        has(&outcome.stderr_text(), ["cannot be made writable", "lie"]);
+    }
+    let path = world.dir("beside");
+    let mut line = words("run --plan try --writable");
+    line.push(path.into());
+    line.extend(words("-- true"));
+    cli.ok(line);
+}
+
+/// Another process's files, and files for others, do not go through it.
+#[test]
+fn the_other_directory_of_temporary_files_is_private_too() {
+    as_user_too();
+    let (_world, cli) = furnish(World::new());
+    let name = format!("escrow-test-{}", std::process::id());
+    let left = Path::new("/var/tmp").join(&name);
+    write(&left, "precious\n");
+    let script = format!("ls -A /var/tmp; echo x > /var/tmp/{name} && cat /var/tmp/{name}");
+    cli.says(inside("run --rollback", &script), "x\n");
+    assert_eq!(read(&left), "precious\n");
+    remove(left);
+}
+
+/// A socket in the home directory leads to a helper of the user, also where the home directory is read-only.
+// attack D12
+#[test]
+fn d12_sockets_in_the_home_directory_are_out_of_reach() {
+    as_user_too();
+    let (world, cli) = world();
+    crate::attacks::compile(&world.at("app"), "connect", crate::attacks::CONNECT);
+    let home = world.dir("user-home");
+    let path = home.join("agent.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).expect("it is ours");
+    let outside = Command::new(world.at("app/connect")).arg(&path).status();
+    assert!(
+        outside.expect("it starts").success(),
+        "the test can find what it looks for"
+    );
+    for line in ["run --rollback --new", "run --rollback --new --no-scratch"] {
+        let script = "./connect ~/agent.sock || echo unreachable";
+        cli.says(inside(line, script), "unreachable\n");
+    }
+}
+
+/// Root mounts something below a home directory; its user can run commands all the same.
+#[test]
+fn a_mount_below_the_home_directory_is_no_obstacle() {
+    if !require_root("a mount") {
+        return;
+    }
+    let (world, cli) = world();
+    let home = world.dir("user-home");
+    sh(&home, "mkdir mounted; echo x > file");
+    let cli = cli.env("HOME", &home).user();
+    sh(world.path(), &format!("chown -R {UID}:{UID} ."));
+    let lay = "mount -t tmpfs none user-home/mounted; echo y > user-home/mounted/file; cd app; exec \"$0\" \"$@\"";
+    let script =
+        "cat ~/file ~/mounted/file; echo z > a.txt; (echo w > ~/new) 2>/dev/null || echo closed";
+    let outer = ["unshare", "-m", "sh", "-euc", lay];
+    let mut command = cli.behind(&outer, inside("run --rollback", script));
+    let output = command
+        .current_dir(world.path())
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "x\ny\nclosed\n",
+        "{said}"
+    );
+    has(&said, ["cannot be written inside"]);
 }

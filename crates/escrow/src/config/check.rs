@@ -498,19 +498,35 @@ impl<'a> Checker<'a> {
         for (number, text) in run.writable.iter().enumerate() {
             self.check_path(&format!("run.writable[{number}]"), text)?;
         }
-        for (name, value) in &run.env {
+        for (key, all) in [("hide", &run.hide), ("show", &run.show)] {
+            for (number, text) in all.iter().enumerate() {
+                self.check_path(&format!("run.{key}[{number}]"), text)?;
+            }
+        }
+        for (name, value) in &run.env.set {
             let bad = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
             if bad {
                 let path = format!("run.env.{name}");
                 return Err(self.places.fault(&path, "this cannot be a variable"));
             }
         }
+        // What begins in the home directory is completed there, when it is known whose it is.
+        let paths = |all: &[String]| {
+            let full = |text: &String| match text.starts_with("~/") {
+                true => PathBuf::from(text),
+                false => directory.join(text),
+            };
+            all.iter().map(full).collect()
+        };
         Ok(RunDefaults {
             writable: run.writable.iter().map(|at| directory.join(at)).collect(),
             network: run.network.map(|network| network == Network::Host),
             scratch: run.scratch,
             userns: run.allow_userns,
-            env: run.env.clone(),
+            hide: paths(&run.hide),
+            show: paths(&run.show),
+            pass: run.env.pass.clone(),
+            env: run.env.set.clone(),
         })
     }
 }

@@ -82,6 +82,45 @@ pub(super) const KEYS: &[Key] = &[
         }),
     },
     Key {
+        name: "run.hide",
+        counts: "all of it: it adds to what outer files hide",
+        loosens: "nothing of it loosens",
+        merge: Some(Merge {
+            tightens: |_, _, _| true,
+            take: |own, outer| outer.run.hide.extend(own.run.hide.iter().cloned()),
+            named: |_| Vec::new(),
+        }),
+    },
+    Key {
+        name: "run.show",
+        counts: "what an outer file has too",
+        loosens: "commands would see these, although they hold credentials",
+        merge: Some(Merge {
+            tightens: |own, outer, _| own.run.show.iter().all(|one| outer.run.show.contains(one)),
+            take: |own, outer| outer.run.show.clone_from(&own.run.show),
+            named: |own| {
+                let path = |path: &std::path::PathBuf| twice(Location::from(path.as_path()));
+                own.run.show.iter().map(path).collect()
+            },
+        }),
+    },
+    Key {
+        name: "run.env.pass",
+        counts: "a list of names that outer files pass too",
+        loosens: "commands would get these variables of yours, whatever they hold",
+        merge: Some(Merge {
+            tightens: |own, outer, _| {
+                let passed = |one: &String| {
+                    let outer = outer.run.pass.as_ref();
+                    outer.is_some_and(|outer| outer.contains(one))
+                };
+                own.run.pass.iter().flatten().all(passed)
+            },
+            take: |own, outer| outer.run.pass.clone_from(&own.run.pass),
+            named: |own| own.run.pass.iter().flatten().map(twice).collect(),
+        }),
+    },
+    Key {
         name: "run.env",
         counts: "what an outer file sets alike",
         loosens: "these variables would be set",

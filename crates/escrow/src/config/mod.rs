@@ -291,8 +291,68 @@ pub struct RunConfig {
     pub scratch: Option<bool>,
     /// Whether commands may make user namespaces of their own; they may not if left out.
     pub allow_userns: Option<bool>,
-    /// Variables that are set for commands.
-    pub env: BTreeMap<String, String>,
+    /// Paths of which commands see nothing, beside those that hold credentials; `~/` is the home directory.
+    pub hide: Vec<String>,
+    /// Paths that commands see although they hold credentials.
+    pub show: Vec<String>,
+    /// Variables that are set for commands, and which of the caller's they get.
+    pub env: EnvConfig,
+}
+
+/// Variables of commands: names and values that are set, and under `pass` the names of those that they get of the caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EnvConfig {
+    /// Names of the caller's variables that commands get; everything but what looks like a secret if left out.
+    pub pass: Option<Vec<String>>,
+    /// Variables that are set.
+    pub set: BTreeMap<String, String>,
+}
+
+impl<'de> Deserialize<'de> for EnvConfig {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> serde::de::Visitor<'de> for Entries {
+            type Value = EnvConfig;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.write_str("names and values")
+            }
+
+            fn visit_unit<E: serde::de::Error>(self) -> Result<EnvConfig, E> {
+                Ok(EnvConfig::default())
+            }
+
+            fn visit_map<M: serde::de::MapAccess<'de>>(
+                self,
+                mut from: M,
+            ) -> Result<EnvConfig, M::Error> {
+                let mut found = EnvConfig::default();
+                while let Some(name) = from.next_key::<String>()? {
+                    match name.as_str() {
+                        "pass" => found.pass = Some(from.next_value()?),
+                        _ => drop(found.set.insert(name, from.next_value()?)),
+                    }
+                }
+                Ok(found)
+            }
+        }
+        from.deserialize_map(Entries)
+    }
+}
+
+impl JsonSchema for EnvConfig {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "EnvConfig".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "Names and values that are set; under `pass` the names of the caller's variables that commands get.",
+            "type": "object",
+            "properties": {"pass": {"type": "array", "items": {"type": "string"}}},
+            "additionalProperties": {"type": "string"},
+        })
+    }
 }
 
 /// Whether commands reach the network.

@@ -124,6 +124,12 @@ pub struct RunDefaults {
     pub scratch: Option<bool>,
     /// Whether commands may make user namespaces of their own.
     pub userns: Option<bool>,
+    /// Paths of which commands see nothing.
+    pub hide: Vec<PathBuf>,
+    /// Paths that commands see although they hold credentials.
+    pub show: Vec<PathBuf>,
+    /// Names of the caller's variables that commands get; all that do not look like secrets if left out.
+    pub pass: Option<Vec<String>>,
     /// Variables that are set.
     pub env: BTreeMap<String, String>,
 }

@@ -237,13 +237,13 @@ impl Error {
             Self::OtherOptions { .. } => {
                 one("leave the option out to join it as it is, or wait until its last command has ended")
             }
-            Self::Unwritable { .. } => one("name a directory, or a file, in it"),
+            Self::Unwritable { .. } | Self::Unhidable { .. } => one("name a directory, or a file, in it"),
             Self::Run(RunError::Step { step, .. }) if step.starts_with("make namespaces") => vec![
                 "`sysctl user.max_user_namespaces kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns` shows what forbids them".into(),
-                "`escrow run --unconfined` runs it in the sandbox's own directory, without protection".into(),
+                "`escrow doctor` shows which walls this machine has, and what each needs".into(),
             ],
             Self::Run(RunError::Step { step, .. }) if !step.starts_with("run '") => {
-                one("`escrow run --unconfined` runs it in the sandbox's own directory, without protection")
+                one("`escrow doctor` shows which walls this machine has, and what each needs")
             }
             Self::BusyOriginal { .. } => one("wait for it to end; `escrow status` shows what runs"),
             Self::Overlap { other, .. } => vec![format!(

@@ -275,6 +275,8 @@ pub enum Error {
     OtherOptions { plan: String, what: String },
     #[error("'{at}' cannot be made writable: {why}")]
     Unwritable { at: Location, why: String },
+    #[error("'{at}' cannot be hidden: {why}")]
+    Unhidable { at: Location, why: String },
     #[error(transparent)]
     Run(#[from] RunError),
     #[error("another process holds a lock on '{at}'; it may be committing into it")]

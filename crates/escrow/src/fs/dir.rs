@@ -435,7 +435,8 @@ impl Dir {
         names.filter_map(|name| look(name).transpose()).collect()
     }
 
-    pub(super) fn names(&self) -> Result<Vec<Box<[u8]>>> {
+    /// The names of everything in this directory, in the order of the file system.
+    pub fn names(&self) -> Result<Vec<Box<[u8]>>> {
         self.first_names(usize::MAX)
     }
 

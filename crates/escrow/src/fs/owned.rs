@@ -123,11 +123,21 @@ pub fn read(path: &Path, writers: AllowedWriters, most: u64) -> Result<ConfigFil
     }
 }
 
-/// Reads a file that the user named, whatever it is; it may be a pipe.
+/// Reads a file that the user named, whatever it is. It may be a pipe without a name, as shells make them; at a pipe with a
+/// name one could wait for ever for a process that writes.
 pub fn read_named(path: &Path, most: u64) -> Result<Vec<u8>> {
+    /// The file system of pipes without a name.
+    const PIPES: i128 = 0x5049_5045;
     let fail = |errno| failed(path, Cause::Os(errno));
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let opened = fs::open(path, flags, Mode::empty()).map_err(fail)?;
+    let stat = fs::fstat(&opened).map_err(fail)?;
+    if fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::Fifo {
+        if i128::from(fs::fstatfs(&opened).map_err(fail)?.f_type) != PIPES {
+            return Err(failed(path, Cause::Damaged("it is a named pipe")));
+        }
+        fs::fcntl_setfl(&opened, OFlags::empty()).map_err(fail)?;
+    }
     limited(path, opened, most)
 }
 

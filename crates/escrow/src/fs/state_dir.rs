@@ -611,7 +611,16 @@ fn open_lock(dir: &Dir, name: &[u8]) -> Result<File> {
         }
         (opened, _) => opened,
     };
-    opened.map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))
+    let file = opened.map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))?;
+    match dir.meta_of(name, &file)?.is_file() {
+        true => Ok(file),
+        // A pipe in its place could be locked, and would let those wait who read it.
+        false => Err(dir.error(
+            "open the lock",
+            name,
+            Cause::Damaged("it is not a regular file"),
+        )),
+    }
 }
 
 fn is_current(dir: &Dir, name: &[u8], file: &File) -> Result<bool> {

@@ -107,8 +107,8 @@ impl Manager {
     }
 
     /// Whether the log is as it was written (rule S7).
-    pub fn check_log(&self) -> Result<LogCheck> {
-        Ok(self.store.check_log()?)
+    pub fn check_log(&self, expected: Option<&(u64, String)>) -> Result<LogCheck> {
+        Ok(self.store.check_log(expected)?)
     }
 
     /// What an operation on a plan as a whole is about.

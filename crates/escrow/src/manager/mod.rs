@@ -36,6 +36,7 @@ mod audit;
 mod builder;
 mod checkpoints;
 mod commits;
+mod concealment;
 mod config_resources;
 mod configuration;
 mod content;

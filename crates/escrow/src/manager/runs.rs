@@ -6,6 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::concealment::passed;
 use super::content::check_readable;
 use super::sessions::NamespaceEntry;
 use super::{Manager, SandboxView};
@@ -21,8 +22,8 @@ use crate::model::view::{Layers, View};
 use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
 use crate::run::spec::SOCKETS;
 use crate::run::{
-    Attached, CommandExit, Helper, MountedSandbox, NamespaceOptions, Output, RunError, RunSpec,
-    SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
+    Agent, Attached, CommandExit, Covered, Helper, MountedSandbox, NamespaceOptions, Output,
+    RunError, RunSpec, SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
 use crate::strategy::{Exposes, LiveView, Mount, Session, overlay, unsupported};
@@ -50,6 +51,12 @@ pub struct RunRequest<'a> {
     /// Whether it may make user namespaces of its own; left out, what those who are inside may, else what the
     /// configuration says, else no.
     pub userns: Option<bool>,
+    /// Paths of which it sees nothing, beside those of the configuration.
+    pub hide: Vec<PathBuf>,
+    /// Paths that it sees although they hold credentials, beside those of the configuration.
+    pub show: Vec<PathBuf>,
+    /// The agent whose credentials stay usable, or none; left out, the one that the command starts.
+    pub agent: Option<Option<Agent>>,
     /// Where its standard output goes.
     pub output: Output,
 }
@@ -68,13 +75,16 @@ impl<'a> RunRequest<'a> {
             writable: Vec::new(),
             network: None,
             userns: None,
+            hide: Vec::new(),
+            show: Vec::new(),
+            agent: None,
             output: Output::Own,
         }
     }
 }
 
-/// Variables that lead to helpers which act for the user outside.
-const LEADS_OUT: [&str; 3] = ["SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "ESCROW_HOME"];
+/// Where the layer over a home directory is that cannot be written, in the area of the scratch layer.
+const STILL: &[u8] = b"still";
 
 impl Manager {
     /// Runs a command inside the sandboxes of a plan, together with those that are there already.
@@ -138,7 +148,7 @@ impl Manager {
     ) -> Result<CommandExit> {
         let console = &*self.options.console;
         let mut launcher = self.helper();
-        connect(&mut launcher, console, output).map_err(at_io("connect the command"))?;
+        let relays = connect(&mut launcher, console, output)?;
         let mut helper = Some(Helper {
             program: self.options.helper.clone(),
             home: self.home().to_owned(),
@@ -179,8 +189,11 @@ impl Manager {
             },
         );
         drop(guard);
+        let written = relays.finish();
         noted?;
-        Ok(ended?)
+        let ended = ended?;
+        written?;
+        Ok(ended)
     }
 
     /// The helper program, as the way in.
@@ -206,13 +219,29 @@ impl Manager {
         }
     }
 
-    /// The environment of a command: that of the caller less what leads out, what the configuration sets, and what
-    /// was asked for.
+    /// The environment of a command: that of the caller less what leads out or looks like a secret, what the configuration
+    /// sets, and what was asked for.
     fn environment(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<Variables> {
-        let mut environment = self.options.environment.clone();
-        environment.retain(|(name, _)| !LEADS_OUT.iter().any(|known| name == known));
-        let usual = self.settings_of(plan)?.run.env;
+        let usual = self.settings_of(plan)?.run;
+        let (mut environment, mut withheld) = passed(
+            &self.options.environment,
+            usual.pass.as_deref(),
+            request.agent(),
+        );
+        withheld.retain(|name| {
+            !request
+                .environment
+                .iter()
+                .any(|(known, _)| known == name.as_str())
+        });
+        if !withheld.is_empty() {
+            let names = withheld.join(", ");
+            self.notice(format!(
+                "not passed on, since they look like secrets: {names} (`run.env.pass`, or `--env`, passes them)"
+            ));
+        }
         let usual = usual
+            .env
             .into_iter()
             .map(|(name, value)| (name.into(), value.into()));
         for (name, value) in usual.chain(request.environment.iter().cloned()) {
@@ -341,6 +370,17 @@ impl Manager {
             if views.iter().any(|view| view.resource.at == path) {
                 return Err(forbidden("it is a resource of the plan"));
             }
+            // Who could replace what holds the state could replace the state.
+            let holds =
+                |own: &Path| own.starts_with(path.as_path()) || path.as_path().starts_with(own);
+            let state = state_dir::canonical(self.home());
+            if state.is_ok_and(|home| holds(&home)) {
+                return Err(forbidden("the state of Escrow lies there"));
+            }
+            let areas = self.store.sandboxes(None)?;
+            if areas.iter().any(|one| holds(one.area.as_path())) {
+                return Err(forbidden("sandboxes lie there"));
+            }
             if ["/", "/dev", "/proc"]
                 .map(Path::new)
                 .contains(&path.as_path())
@@ -355,12 +395,15 @@ impl Manager {
                 what: what.to_owned(),
             })
         };
+        let (hidden, shown) = self.wanted_paths(request, usual);
         match there {
             None => Ok(NamespaceOptions {
                 scratch: request.scratch.or(usual.scratch).unwrap_or(true),
                 writable,
                 network: request.network.or(usual.network).unwrap_or(true),
                 userns: request.userns.or(usual.userns).unwrap_or(false),
+                hidden,
+                shown,
             }),
             Some(look) if request.scratch == Some(!look.scratch) => match look.scratch {
                 true => other("its home directory can be written"),
@@ -372,6 +415,16 @@ impl Manager {
             },
             Some(look) if request.userns == Some(true) && !look.userns => {
                 other("it allows no user namespaces")
+            }
+            Some(look) if hidden.iter().any(|path| !look.hidden.contains(path)) => {
+                other("fewer paths are hidden there")
+            }
+            // An agent that was not named joins with what is shown.
+            Some(look)
+                if (!request.show.is_empty() || request.agent.flatten().is_some())
+                    && shown.iter().any(|path| !look.shown.contains(path)) =>
+            {
+                other("fewer paths are shown there")
             }
             Some(look) if writable.iter().any(|path| !look.writable.contains(path)) => {
                 other("fewer paths can be written there")
@@ -457,14 +510,19 @@ impl Manager {
         environment.extend(variables);
         environment.push((Location::from_bytes(b"ESCROW_SOCKET"), socket.clone()));
         let home = self.options.user_home.as_deref();
-        let scratch = match home.filter(|_| look.scratch && there.is_none()) {
-            Some(home) => self.scratch_layers(plan, home, views, fork)?,
+        let scratch = match home.filter(|_| there.is_none()) {
+            Some(home) => self.scratch_layers(plan, home, views, (fork, look.scratch))?,
             None => None,
+        };
+        let covered = match there {
+            None => self.covered(views, &look)?,
+            Some(_) => Covered::default(),
         };
         Ok(RunSpec {
             views: shown,
             scratch,
             hidden,
+            covered,
             look,
             directory: Location::from(state_dir::canonical(request.directory)?),
             command: request.command.iter().map(text).collect(),
@@ -486,7 +544,7 @@ impl Manager {
         plan: &Plan,
         home: &Path,
         views: &[SandboxView],
-        fork: Option<&Dir>,
+        (fork, writable): (Option<&Dir>, bool),
     ) -> Result<Option<(Location, Layers)>> {
         let Ok(lower) = state_dir::canonical(home).and_then(|home| Dir::open(&home)) else {
             return Ok(None);
@@ -495,7 +553,15 @@ impl Manager {
         if lower.path().parent().is_none() || views.iter().any(sandboxed) {
             return Ok(None);
         }
-        let layers = layering::over_home(&self.areas, &scratch_name(plan), &lower, fork)?;
+        let name = scratch_name(plan);
+        let layers = match writable {
+            true => layering::over_home(&self.areas, &name, &lower, fork)?,
+            // What stands in a layer is a copy: a socket of the home directory leads nowhere.
+            false => {
+                let still = state_dir::room(&state_dir::room(&self.areas, &name)?, STILL)?;
+                layering::over_home(&self.areas, &name, &lower, Some(&still))?
+            }
+        };
         Ok(Some((Location::from(lower.path()), layers)))
     }
 

@@ -8,12 +8,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Output;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::program::{output, program};
+use super::program::{output_within, program};
 use super::supervise::ended;
 use super::{RunError, at};
 use crate::model::PlanId;
@@ -22,10 +23,16 @@ use crate::model::PlanId;
 pub const AGENT: &str = "agent";
 
 /// The longest question.
-const QUESTION: u64 = 64 * 1024;
+const QUESTION: usize = 64 * 1024;
 
 /// How long a question may take to arrive, and an answer to be taken.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many may ask at once; the others are turned away.
+const ASKING: usize = 16;
+
+/// The longest answer. Only one is held at a time.
+const ANSWER: usize = 64 << 20;
 
 /// What is asked: the words of a command line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,36 +93,54 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Answers questions, one after the other, until this process ends.
+    /// Answers questions, one after the other, until this process ends. One who is slow to ask keeps no other waiting.
     pub(crate) fn listen(self, listener: UnixListener) {
+        let own = Arc::new((self, Mutex::new(())));
+        let asking = Arc::new(());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                match self.serve(stream) {
+                // The stream that is dropped here says so to who asks.
+                if Arc::strong_count(&asking) > ASKING {
+                    continue;
+                }
+                let (own, asks) = (Arc::clone(&own), Arc::clone(&asking));
+                let serve = move || match own.0.serve(stream, &own.1) {
                     // A command that asked and went away needs no answer.
-                    Ok(()) | Err(_) => {}
+                    Ok(()) | Err(_) => drop(asks),
+                };
+                match std::thread::Builder::new().spawn(serve) {
+                    Ok(_) | Err(_) => {}
                 }
             }
         });
     }
 
-    fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut line = Vec::new();
-        BufReader::new((&stream).take(QUESTION)).read_until(b'\n', &mut line)?;
+    fn serve(&self, stream: UnixStream, turn: &Mutex<()>) -> std::io::Result<()> {
+        let line = question(&stream)?;
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = match serde_json::from_slice::<Question>(&line) {
             Ok(_) => self.answer(&line),
             Err(_) => Answer::error(2, "the question was not understood"),
+        };
+        let answer = match answer.stdout.len() + answer.stderr.len() > ANSWER {
+            true => Answer::error(
+                1,
+                "the answer is too long: ask for less, as with `--name-status`",
+            ),
+            false => answer,
         };
         let head = Head {
             status: answer.status,
             stdout: answer.stdout.len(),
             stderr: answer.stderr.len(),
         };
-        serde_json::to_writer(&mut stream, &head)?;
-        stream.write_all(b"\n")?;
-        stream.write_all(&answer.stdout)?;
-        stream.write_all(&answer.stderr)
+        let mut head = serde_json::to_vec(&head)?;
+        head.push(b'\n');
+        let until = Instant::now() + PATIENCE;
+        for bytes in [head, answer.stdout, answer.stderr] {
+            give(&stream, &bytes, until)?;
+        }
+        Ok(())
     }
 
     fn answer(&self, question: &[u8]) -> Answer {
@@ -131,10 +156,45 @@ impl Helper {
             helper.arg("--config").arg(file);
         }
         helper.arg("answer").arg(plan.to_string());
-        match output(helper, question) {
+        match output_within(helper, question, ANSWER as u64 + 1) {
             Ok(output) => output.into(),
             Err(error) => Answer::error(125, &error.to_string()),
         }
+    }
+}
+
+/// Reads a question, all of it in its time.
+fn question(mut stream: &UnixStream) -> std::io::Result<Vec<u8>> {
+    let (mut line, until) = (Vec::new(), Instant::now() + PATIENCE);
+    let mut buffer = [0; 4096];
+    while !line.contains(&b'\n') && line.len() < QUESTION {
+        stream.set_read_timeout(Some(left(until)?))?;
+        match stream.read(&mut buffer)? {
+            0 => break,
+            length => line.extend_from_slice(&buffer[..length]),
+        }
+    }
+    Ok(line)
+}
+
+/// Writes bytes to one who takes them; as long as it takes some, it has time for more.
+fn give(mut stream: &UnixStream, bytes: &[u8], mut until: Instant) -> std::io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        stream.set_write_timeout(Some(left(until)?))?;
+        let length = stream.write(rest)?;
+        rest = &rest[length..];
+        // At least a MiB in each second.
+        until += Duration::from_nanos(length as u64 * 1000);
+    }
+    Ok(())
+}
+
+fn left(until: Instant) -> std::io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    match left.is_zero() {
+        true => Err(std::io::ErrorKind::TimedOut.into()),
+        false => Ok(left),
     }
 }
 

@@ -2,10 +2,7 @@
 
 use std::any::Any;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, Stdio};
-
-use rustix::fs::{FileType, fstat};
+use std::os::fd::OwnedFd;
 
 /// Attaches commands to the terminal and the signals of the program that runs them. [`Detached`] shares nothing.
 pub trait Console: Send + Sync {
@@ -54,41 +51,4 @@ pub enum Output {
     Own,
     /// To the standard error of this process.
     Error,
-}
-
-/// Connects the streams of a program that is about to be started.
-pub(crate) fn connect(
-    program: &mut Command,
-    console: &dyn Console,
-    output: Output,
-) -> io::Result<()> {
-    match console.input() {
-        true => shield_input(program)?,
-        false => drop(program.stdin(Stdio::null())),
-    }
-    if output == Output::Error {
-        program.stdout(io::stderr().as_fd().try_clone_to_owned()?);
-    }
-    Ok(())
-}
-
-/// Gives a program a file on standard input as a pipe: through a descriptor of the file itself it could be opened
-/// again, for writing.
-fn shield_input(program: &mut Command) -> io::Result<()> {
-    let input = io::stdin().as_fd().try_clone_to_owned()?;
-    match FileType::from_raw_mode(fstat(&input)?.st_mode) {
-        // A program could write into a directory that it has open.
-        FileType::Directory => drop(program.stdin(Stdio::null())),
-        FileType::RegularFile => {
-            let (read, mut write) = io::pipe()?;
-            program.stdin(read);
-            let mut input = std::fs::File::from(input);
-            std::thread::spawn(move || match io::copy(&mut input, &mut write) {
-                // A program that does not read to the end needs no more.
-                Ok(_) | Err(_) => {}
-            });
-        }
-        _ => {}
-    }
-    Ok(())
 }

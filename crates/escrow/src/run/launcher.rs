@@ -17,7 +17,7 @@ use rustix::thread::{UnshareFlags, move_into_link_name_space};
 use super::monitor;
 use super::spec::{BuildLocks, RunSpec};
 use super::supervise::{Channel, RunError, at};
-use super::{Event, Request, idmap, mounts, sys};
+use super::{Event, Request, idmap, mounts, streams, sys};
 use crate::failpoints;
 use crate::fs::Cause;
 use crate::fs::exposure::ExposureMark;
@@ -74,6 +74,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     // A terminal is found by its name outside only.
     let terminal = spec.terminal.then(open_terminal).transpose()?;
     join(&inside)?;
+    streams::renew_null()?;
     answer_questions(&spec, channel)?;
     let Some(child) = sys::fork().map_err(at("start the command's monitor"))? else {
         let ended = end_with_parent("tie the command to its supervisor");
@@ -241,11 +242,12 @@ fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()>
 
 /// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, and `None` in process 1.
 fn build_namespace(spec: &RunSpec, channel: &Channel) -> StepResult<(Vec<OwnedFd>, Option<Pid>)> {
-    if let Some(notice) = make_namespaces(spec)? {
+    let first = make_namespaces(spec)?;
+    let (held, second) = mounts::make(spec)?;
+    for notice in [first, second].into_iter().flatten() {
         let told = channel.send(&Event::Notice(notice));
         told.map_err(at("publish the namespace"))?;
     }
-    let held = mounts::make(spec)?;
     let child = sys::fork().map_err(at("start process 1"))?;
     Ok((held, child))
 }

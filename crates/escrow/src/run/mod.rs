@@ -27,6 +27,8 @@
 //! | `monitor` | starts the command, passes signals on, leaves nothing of it running |
 //! | `supervise` | the outside: terminal, job control, exit status |
 //! | `console` | terminal, standard input and signals, as the caller shares them |
+//! | `streams` | files on the standard streams are copied through pipes |
+//! | `secrets` | which files and variables hold credentials, by name |
 //! | `filter` | the system calls that commands are refused |
 //! | `ask` | questions from inside, answered by the helper program |
 //! | `program` | other programs are started here, and have a time limit |
@@ -43,19 +45,22 @@ mod monitor;
 mod mounts;
 mod pause;
 pub(crate) mod program;
+pub(crate) mod secrets;
 pub mod spec;
+mod streams;
 mod supervise;
 mod sys;
 mod unconfined;
 
 pub(crate) use ask::Helper;
 pub use ask::{AGENT, Answer, Question, ask};
-pub(crate) use console::connect;
 pub use console::{Attached, Console, Detached, Output};
 pub use launcher::{enter, probe};
 pub use pause::{PausedProcesses, pause};
 pub(crate) use program::{output, program};
-pub use spec::{BuildLocks, MountedSandbox, NamespaceOptions, RunSpec};
+pub use secrets::Agent;
+pub use spec::{BuildLocks, Covered, MountedSandbox, NamespaceOptions, RunSpec};
+pub(crate) use streams::connect;
 use supervise::at;
 pub use supervise::{CommandExit, RunError};
 pub(crate) use supervise::{SupervisorOptions, at_io, supervise};

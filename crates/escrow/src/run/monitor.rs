@@ -94,7 +94,14 @@ fn obey(request: &Request, command: Pid, terminal: Option<&OwnedFd>) {
         }
         Request::Signal(signal) => {
             let signal = Signal::from_named_raw(*signal).ok_or(Errno::INVAL);
-            signal.and_then(|signal| kill_process_group(command, signal))
+            let sent = signal.and_then(|signal| kill_process_group(command, signal));
+            match signal {
+                // One that is stopped would never get it.
+                Ok(Signal::TERM | Signal::HUP) => {
+                    sent.and_then(|()| kill_process_group(command, Signal::CONT))
+                }
+                _ => sent,
+            }
         }
     };
     // A command that has just ended needs no signal.

@@ -15,7 +15,7 @@ use rustix::mount::{
 
 use super::launcher::StepResult;
 use super::spec::{MountedSandbox, RunSpec, SOCKETS};
-use super::supervise::at;
+use super::supervise::{RunError, at};
 use super::sys;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
@@ -32,15 +32,28 @@ struct DetachedMount {
     at: PathBuf,
 }
 
-/// Makes all of them. Returns what is mounted of each sandbox, in the order of the sandboxes.
-pub(super) fn make(spec: &RunSpec) -> StepResult<Vec<OwnedFd>> {
+/// Makes all of them. Returns what is mounted of each sandbox, in the order of the sandboxes, and what has to be said.
+pub(super) fn make(spec: &RunSpec) -> StepResult<(Vec<OwnedFd>, Option<String>)> {
     let mut ready = Vec::new();
-    let mut held = Vec::new();
-    if let Some((at, scratch)) = &spec.scratch {
-        ready.push(DetachedMount {
-            fd: overlay(at, scratch, true)?,
-            at: at.as_path().to_owned(),
-        });
+    let (mut held, mut notice) = (Vec::new(), None);
+    if let Some((home, scratch)) = &spec.scratch {
+        match overlay(home, scratch, true) {
+            Ok(fd) => {
+                if !spec.look.scratch {
+                    sys::frozen(fd.as_fd()).map_err(at(format!("restrict '{home}'")))?;
+                }
+                let at = home.as_path().to_owned();
+                ready.push(DetachedMount { fd, at });
+            }
+            // An ordinary user cannot lay a layer over what root mounted something in.
+            Err(RunError::Step { errno, .. }) if errno == Errno::INVAL => {
+                notice = Some(format!(
+                    "the home directory '{home}' cannot be written inside: no layer can be laid over it, as where a file \
+                    system is mounted in it"
+                ));
+            }
+            Err(failed) => return Err(failed),
+        }
     }
     for path in &spec.look.writable {
         let fd = clone_tree(path.as_path(), OpenTreeFlags::AT_RECURSIVE)?;
@@ -72,6 +85,16 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<Vec<OwnedFd>> {
             at: path.as_path().to_owned(),
         });
     }
+    for (_, own) in &spec.covered.homes {
+        if let Some(own) = own
+            .as_ref()
+            .filter(|own| !ready.iter().any(|one| one.at == own.as_path()))
+        {
+            ready.push(still(own.as_path())?);
+        }
+    }
+    let shown = spec.covered.shown.iter().map(|path| still(path.as_path()));
+    let shown: Vec<DetachedMount> = shown.collect::<StepResult<_>>()?;
     // Whatever lies in something else is mounted in it.
     ready.sort_by_key(|one| one.at.components().count());
     let devices = devices()?;
@@ -83,9 +106,28 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<Vec<OwnedFd>> {
     if is_there(Path::new("/run")) {
         put(tmpfs("0755")?.as_fd(), Path::new("/run"))?;
     }
+    for path in &spec.covered.private {
+        put(tmpfs("1777")?.as_fd(), path.as_path())?;
+    }
+    for (homes, _) in &spec.covered.homes {
+        put(tmpfs("0755")?.as_fd(), homes.as_path())?;
+    }
     put_devices(devices)?;
     ready.extend(names);
-    for DetachedMount { fd, at: path } in &ready {
+    put_all(&ready)?;
+    cover(&spec.covered.paths)?;
+    put_all(&shown)?;
+    for path in &spec.hidden {
+        if is_there(path.as_path()) {
+            put(tmpfs("0700")?.as_fd(), path.as_path())?;
+        }
+    }
+    Ok((held, notice))
+}
+
+/// Puts each in its place, which is made where it is missing.
+fn put_all(all: &[DetachedMount]) -> StepResult<()> {
+    for DetachedMount { fd, at: path } in all {
         let stat = fs::fstat(fd).map_err(at(format!("look at '{}'", path.display())))?;
         match fs::FileType::from_raw_mode(stat.st_mode) {
             fs::FileType::Directory => make_point(path)?,
@@ -94,12 +136,52 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<Vec<OwnedFd>> {
         }
         put(fd.as_fd(), path)?;
     }
-    for path in &spec.hidden {
-        if is_there(path.as_path()) {
-            put(tmpfs("0700")?.as_fd(), path.as_path())?;
-        }
+    Ok(())
+}
+
+/// A path as it is, read-only, mounted nowhere.
+fn still(path: &Path) -> StepResult<DetachedMount> {
+    let fd = clone_tree(path, OpenTreeFlags::AT_RECURSIVE)?;
+    sys::read_only(fd.as_fd()).map_err(at(format!("restrict '{}'", path.display())))?;
+    let at = path.to_owned();
+    Ok(DetachedMount { fd, at })
+}
+
+/// Puts something empty in the place of each: a directory of its own, which is gone with the namespace, or a file that
+/// cannot be written. What it is decides what is there now: a layer over it may show something else than the machine has.
+fn cover(paths: &[Location]) -> StepResult<()> {
+    let empty = Path::new(SOCKETS).join("empty");
+    for (number, path) in paths.iter().enumerate() {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(there) = fs::open(path.as_path(), flags, Mode::empty()) else {
+            continue;
+        };
+        let stat = fs::fstat(&there).map_err(at(format!("look at '{path}'")))?;
+        let mask = match fs::FileType::from_raw_mode(stat.st_mode) {
+            // It leads to something that can be seen.
+            fs::FileType::Symlink => continue,
+            fs::FileType::Directory => {
+                let own = empty.join(number.to_string());
+                make_point(&own)?;
+                fs::chmod(&own, Mode::RWXU).map_err(at(format!("hide '{path}'")))?;
+                clone_tree(&own, OpenTreeFlags::empty())?
+            }
+            _ => {
+                let file = empty.join("file");
+                if !is_there(&file) {
+                    make_file(&file)?;
+                }
+                let mask = clone_tree(&file, OpenTreeFlags::empty())?;
+                sys::fixed(mask.as_fd()).map_err(at(format!("hide '{path}'")))?;
+                mask
+            }
+        };
+        put(mask.as_fd(), path.as_path()).map_err(|failed| match failed {
+            RunError::Step { errno, .. } => at(format!("hide '{path}'"))(errno),
+            failed => failed,
+        })?;
     }
-    Ok(held)
+    Ok(())
 }
 
 /// Makes a sandbox read-only for good. Refused while a process has a file open, or mapped, for writing. Layers are a file

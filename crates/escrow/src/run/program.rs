@@ -26,13 +26,23 @@ pub(crate) fn die_with_this_thread(command: &mut Command) {
 }
 
 /// Runs a program to its end with this on standard input. At the time limit it is killed, which its status says.
-pub(crate) fn output(mut program: Command, input: &[u8]) -> std::io::Result<Output> {
+pub(crate) fn output(program: Command, input: &[u8]) -> std::io::Result<Output> {
+    output_within(program, input, u64::MAX)
+}
+
+/// The same; of each stream so many bytes are kept.
+pub(crate) fn output_within(
+    mut program: Command,
+    input: &[u8],
+    most: u64,
+) -> std::io::Result<Output> {
     let mut child = program
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let (stdout, stderr) = (gather(child.stdout.take()), gather(child.stderr.take()));
+    let stdout = gather(child.stdout.take(), most);
+    let stderr = gather(child.stderr.take(), most);
     if let Some(mut to) = child.stdin.take() {
         match to.write_all(input) {
             // One that ended early says why.
@@ -61,12 +71,16 @@ pub(crate) fn output(mut program: Command, input: &[u8]) -> std::io::Result<Outp
 type Gathered = std::thread::JoinHandle<Vec<u8>>;
 
 /// Reads all of a pipe in a thread of its own, so that the program never waits for it.
-fn gather(from: Option<impl Read + Send + 'static>) -> Gathered {
+fn gather(from: Option<impl Read + Send + 'static>, most: u64) -> Gathered {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut from) = from {
-            match from.read_to_end(&mut bytes) {
+            match from.by_ref().take(most).read_to_end(&mut bytes) {
                 // What came before is what there is.
+                Ok(_) | Err(_) => {}
+            }
+            // What is too long for anyone is read, so that the program ends, and not kept.
+            match std::io::copy(&mut from, &mut std::io::sink()) {
                 Ok(_) | Err(_) => {}
             }
         }

@@ -21,6 +21,23 @@ pub struct NamespaceOptions {
     pub network: bool,
     /// Whether commands may make user namespaces of their own, and mounts in them.
     pub userns: bool,
+    /// Paths of which nothing can be seen, beside those that hold credentials.
+    pub hidden: Vec<Location>,
+    /// Paths that can be seen although they hold credentials.
+    pub shown: Vec<Location>,
+}
+
+/// What is covered, so that commands do not see it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Covered {
+    /// Files and directories: something empty takes their place.
+    pub paths: Vec<Location>,
+    /// Paths below these that can be seen all the same.
+    pub shown: Vec<Location>,
+    /// Directories in whose place are private, empty ones that can be written.
+    pub private: Vec<Location>,
+    /// Directories of home directories, and the one in each that can be seen.
+    pub homes: Vec<(Location, Option<Location>)>,
 }
 
 /// Descriptors of the locks that the process that builds a namespace holds.
@@ -54,6 +71,8 @@ pub struct RunSpec {
     pub scratch: Option<(Location, Layers)>,
     /// Directories of which nothing can be seen.
     pub hidden: Vec<Location>,
+    /// What is covered by something empty.
+    pub covered: Covered,
     /// What was chosen.
     pub look: NamespaceOptions,
     /// Where the command begins.

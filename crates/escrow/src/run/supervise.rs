@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Mode;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -304,6 +305,8 @@ fn listen(
             Ok(Some((Event::Listening | Event::Built(_), _))) => {}
             Ok(Some((Event::Stopped(signal), _))) => match job.stopped(signal) {
                 Some(answer) => request(answer),
+                // No shell would continue us: whoever waits for us can still end us by a signal.
+                None if job.terminal.is_none() => {}
                 None => job.stop(),
             },
             Ok(Some((Event::Exited(status), _))) => return Ok(CommandExit::Exited(status)),
@@ -325,6 +328,8 @@ fn listen(
 struct TerminalJob {
     terminal: Option<OwnedFd>,
     modes: Option<Termios>,
+    /// The streams that are a terminal: the mode of each as a file, and whether it was closed to others.
+    files: Vec<(OwnedFd, Mode, bool)>,
     /// Whether it is to have the terminal whenever we could have it.
     eager: bool,
     /// Whether it has the terminal now.
@@ -336,6 +341,7 @@ impl TerminalJob {
         let modes = terminal.as_ref();
         Self {
             modes: modes.and_then(|terminal| rustix::termios::tcgetattr(terminal).ok()),
+            files: modes.map(|_| terminal_files()).unwrap_or_default(),
             terminal,
             eager: front,
             has_terminal: front,
@@ -390,8 +396,19 @@ impl TerminalJob {
         self.has_terminal = false;
     }
 
-    /// Takes the terminal back as it was.
+    /// Takes the terminal back as it was. What the command made of it as a file is undone too.
     fn take_back(&mut self) {
+        for (file, mode, exclusive) in &self.files {
+            if file_of(file).is_ok_and(|now| now != (*mode, *exclusive)) {
+                // One that belongs to another user could not have been changed.
+                match (
+                    rustix::fs::fchmod(file, *mode),
+                    sys::set_exclusive(file, *exclusive),
+                ) {
+                    (Ok(()) | Err(_), Ok(()) | Err(_)) => {}
+                }
+            }
+        }
         let has_terminal = self.has_terminal;
         self.take_terminal();
         if let (Some(terminal), Some(modes), true) = (&self.terminal, &self.modes, has_terminal) {
@@ -400,4 +417,22 @@ impl TerminalJob {
             }
         }
     }
+}
+
+/// The streams of this process that are a terminal. What `/dev/tty` opens has another mode.
+fn terminal_files() -> Vec<(OwnedFd, Mode, bool)> {
+    use rustix::stdio::{stderr, stdin, stdout};
+    let streams = [stdin(), stdout(), stderr()].into_iter();
+    let copies = streams.filter_map(|stream| rustix::io::fcntl_dupfd_cloexec(stream, 3).ok());
+    copies
+        .filter_map(|stream| {
+            let (mode, exclusive) = file_of(&stream).ok()?;
+            Some((stream, mode, exclusive))
+        })
+        .collect()
+}
+
+fn file_of(terminal: &OwnedFd) -> Result<(Mode, bool), Errno> {
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(terminal)?.st_mode);
+    Ok((mode, sys::is_exclusive(terminal)?))
 }

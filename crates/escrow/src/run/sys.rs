@@ -88,6 +88,25 @@ pub(super) fn filter_calls(mut filter: Vec<libc::sock_filter>) -> Result<(), Err
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) }.into()).map(drop)
 }
 
+/// Whether only root may open a terminal again.
+pub(super) fn is_exclusive(terminal: &OwnedFd) -> Result<bool, Errno> {
+    const TIOCGEXCL: u32 = 0x8004_5440;
+    let mut found: libc::c_int = 0;
+    // SAFETY: the answer is a number of ours.
+    let asked = unsafe { libc::ioctl(terminal.as_raw_fd(), TIOCGEXCL as _, &raw mut found) };
+    check(asked.into()).map(|_| found != 0)
+}
+
+/// Lets only root open a terminal again, or everyone who may.
+pub(super) fn set_exclusive(terminal: &OwnedFd, exclusive: bool) -> Result<(), Errno> {
+    let what = match exclusive {
+        true => libc::TIOCEXCL,
+        false => libc::TIOCNXCL,
+    };
+    // SAFETY: takes no argument.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), what) }.into()).map(drop)
+}
+
 /// Brings the device `lo` of this network namespace up, so that processes in it reach each other.
 pub(super) fn raise_loopback() -> Result<(), Errno> {
     // SAFETY: takes numbers only.

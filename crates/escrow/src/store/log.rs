@@ -94,8 +94,8 @@ impl Store {
         Ok(found.into_iter().next())
     }
 
-    /// Follows the chain, and compares its end with what is known of it.
-    pub fn check_log(&self) -> Result<LogCheck> {
+    /// Follows the chain, and compares its end with what is known of it; and one entry with the hash that the caller kept.
+    pub fn check_log(&self, expected: Option<&(u64, String)>) -> Result<LogCheck> {
         self.run(|connection| {
             // One state of the store: others go on writing.
             let state = connection.unchecked_transaction()?;
@@ -103,6 +103,10 @@ impl Store {
             let fault = match fault {
                 None => check_end(&state, entries, last)?,
                 fault => fault,
+            };
+            let fault = match (fault, expected) {
+                (None, Some((entry, hash))) => check_expected(&state, *entry, hash)?,
+                (fault, _) => fault,
             };
             Ok(LogCheck {
                 entries,
@@ -270,6 +274,35 @@ fn follow(connection: &Connection) -> rusqlite::Result<(u64, Hash, Option<LogFau
         return Ok((count, last, Some(fault)));
     }
     Ok((count, last, None))
+}
+
+/// Compares an entry with the hash that it had once.
+fn check_expected(
+    connection: &Connection,
+    entry: u64,
+    expected: &str,
+) -> rusqlite::Result<Option<LogFault>> {
+    let query = "SELECT hash, operation_id FROM event WHERE position = ?1";
+    let mut query = connection.prepare(query)?;
+    let found = query.query_row([entry.cast_signed()], |row| {
+        Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Option<String>>(1)?))
+    });
+    let (operation, what) = match found.optional()? {
+        // Before the first entry there is nothing that could have been changed.
+        None if entry == 0 => return Ok(None),
+        None => (None, "it is missing: the end of the log was cut off"),
+        Some((hash, _)) if hex(&hash).eq_ignore_ascii_case(expected) => return Ok(None),
+        Some((_, operation)) => (
+            operation,
+            "it has another hash than it had: the log was made anew",
+        ),
+    };
+    let what = what.to_owned();
+    Ok(Some(LogFault {
+        entry,
+        operation,
+        what,
+    }))
 }
 
 fn check_end(

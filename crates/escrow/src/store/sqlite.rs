@@ -18,7 +18,7 @@ use super::{log, mapping};
 use crate::failpoints;
 use crate::fs::generation::Generation;
 use crate::fs::state_dir;
-use crate::fs::{Dir, FsError};
+use crate::fs::{Cause, Dir, FsError};
 use crate::model::text::Location;
 use crate::model::{
     CheckpointId, CommitId, JournaledWork, Phase, PlanId, PlanState, ResourceId, SandboxId,
@@ -139,6 +139,11 @@ impl Store {
             let lost = (written.is_some() || identity::has_areas(&home)?) && absent()?;
             identity::refuse(path, lost.then_some(LostRecords::Empty))?;
             with_room(&home, || Ok(state_dir::make_file(&home, name)?))?;
+        }
+        // A link would lead to a store that another process chose.
+        if home.stat(name)?.is_some_and(|meta| !meta.is_file()) {
+            let cause = Cause::Damaged("it is not a regular file");
+            return Err(home.error("open the store", name, cause).into());
         }
         let connection = with_room(&home, || {
             let opened = Connection::open(path);

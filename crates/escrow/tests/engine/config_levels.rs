@@ -71,6 +71,11 @@ scratch | run: {scratch: false} | run: {scratch: true} | false | true
 writable | {} | run: {writable: [/srv]} | - | /srv
 writable | run: {writable: [/var]} | run: {writable: [/srv]} | /var | /srv
 env | run: {env: {A: b}} | run: {env: {A: c, D: e}} | A=b | A=c D=e
+hide | run: {hide: [/a]} | run: {hide: [/b]} | /a /b | /a /b
+show | {} | run: {show: [~/.ssh]} | - | ~/.ssh
+show | run: {show: [/a, /b]} | run: {show: [/b]} | /b | /b
+pass | {} | run: {env: {pass: [A_TOKEN]}} | - | A_TOKEN
+pass | run: {env: {pass: [A, B]}} | run: {env: {pass: [B]}} | B | B
 validate | {} | validate: [[make]] | - | make
 userns | {} | run: {allow_userns: true} | false | true
 userns | run: {allow_userns: true} | run: {allow_userns: false} | false | false
@@ -116,6 +121,14 @@ fn look(settings: &Settings, key: &str) -> String {
                 .iter()
                 .map(|(name, value)| format!("{name}={value}")),
         ),
+        "hide" | "show" => {
+            let paths = match key {
+                "hide" => &settings.run.hide,
+                _ => &settings.run.show,
+            };
+            join(&mut paths.iter().map(|at| at.display().to_string()))
+        }
+        "pass" => join(&mut settings.run.pass.iter().flatten().cloned()),
         "userns" => settings.run.userns.unwrap_or(false).to_string(),
         "validate" => {
             let text = |one: &Validation| match one.network {

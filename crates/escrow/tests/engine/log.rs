@@ -34,7 +34,7 @@ fn meddle(home: &Path, statements: &str) {
 }
 
 fn check(manager: &Manager) -> LogCheck {
-    manager.check_log().expect("the log can be read")
+    manager.check_log(None).expect("the log can be read")
 }
 
 /// Tries statements on a log of six operations, which are twelve events, and looks whether the right one is named: rows of

@@ -51,7 +51,7 @@ fn threads_share_one_manager() {
         }
     });
     assert!(before.resources[0].diff.is_empty());
-    let checked = manager.check_log().expect("it can be read");
+    let checked = manager.check_log(None).expect("it can be read");
     assert_eq!(checked.fault, None);
 }
 

@@ -1,0 +1,194 @@
+//! What commands do not get to see: files and variables that hold credentials, homes of other users, and what the
+//! configuration hides.
+//!
+//! A path that is shown is not hidden, nor is what lies below it; a path that lies below a hidden one can be shown alone.
+//! What holds a resource of the plan, or lies in one that is asked for by its own path, stays visible: it is what one works on.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::runs::RunRequest;
+use super::{Manager, SandboxView};
+use crate::config::RunDefaults;
+use crate::error::{Error, Result};
+use crate::fs::{accounts, state_dir};
+use crate::model::text::Location;
+use crate::run::secrets::{self, Agent};
+use crate::run::{Covered, NamespaceOptions};
+
+/// What every command gets of the caller's variables where `run.env.pass` names the others.
+const BASIC: &[&str] = &[
+    "COLORTERM",
+    "COLUMNS",
+    "EDITOR",
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "LINES",
+    "LOGNAME",
+    "NO_COLOR",
+    "PAGER",
+    "PATH",
+    "PWD",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+];
+
+/// Variables that lead to helpers which act for the user outside.
+const LEADS_OUT: [&str; 3] = ["SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "ESCROW_HOME"];
+
+/// The caller's variables that a command gets, and the names of those that look like secrets and that it does not get.
+pub(super) fn passed(
+    callers: &[(OsString, OsString)],
+    pass: Option<&[String]>,
+    agent: Option<Agent>,
+) -> (Vec<(OsString, OsString)>, Vec<String>) {
+    let (mut kept, mut withheld) = (Vec::new(), Vec::new());
+    for (name, value) in callers {
+        let (key, text) = (name.as_encoded_bytes(), value.as_encoded_bytes());
+        let named = |pattern: &&str| secrets::matches(pattern, key);
+        let declared = pass.is_some_and(|all| all.iter().any(|one| secrets::matches(one, key)))
+            || agent.is_some_and(|agent| agent.variables().iter().any(named));
+        if LEADS_OUT.iter().any(|known| name == known) {
+            continue;
+        }
+        match pass {
+            _ if declared => kept.push((name.clone(), value.clone())),
+            Some(_) if BASIC.iter().any(named) => kept.push((name.clone(), value.clone())),
+            Some(_) => {}
+            None if secrets::is_secret(key, text) => withheld.push(name.to_string_lossy().into()),
+            None => kept.push((name.clone(), value.clone())),
+        }
+    }
+    (kept, withheld)
+}
+
+impl RunRequest<'_> {
+    /// The agent whose credentials stay usable: the one that was named, else the one that is started.
+    pub(super) fn agent(&self) -> Option<Agent> {
+        let program = self.command.first().map(Path::new);
+        self.agent
+            .unwrap_or_else(|| program.and_then(Agent::of_program))
+    }
+}
+
+impl Manager {
+    /// The home directories of this user: the one that is in use, and the one of the account.
+    fn own_homes(&self) -> Vec<PathBuf> {
+        let account = accounts::home_dir(rustix::process::geteuid().as_raw());
+        let all = self.options.user_home.iter().cloned().chain(account);
+        let mut homes: Vec<PathBuf> = all
+            .filter_map(|home| state_dir::canonical(&home).ok())
+            .collect();
+        // A root that is nobody's home holds everything.
+        homes.retain(|home| home.parent().is_some());
+        homes.dedup();
+        homes
+    }
+
+    /// The paths that are hidden and shown, as the request and the configuration say: absolute, and without links where
+    /// they are there.
+    pub(super) fn wanted_paths(
+        &self,
+        request: &RunRequest<'_>,
+        usual: &RunDefaults,
+    ) -> (Vec<Location>, Vec<Location>) {
+        let home = self.options.user_home.as_deref().unwrap_or(Path::new("/"));
+        let full = |path: &PathBuf| {
+            let path = match path.strip_prefix("~") {
+                Ok(rest) => home.join(rest),
+                Err(_) => path.clone(),
+            };
+            Location::from(state_dir::canonical_any(&path).unwrap_or(path))
+        };
+        let hide = usual.hide.iter().chain(&request.hide).map(full).collect();
+        let mut show: Vec<Location> = usual.show.iter().chain(&request.show).map(full).collect();
+        if let Some(agent) = request.agent() {
+            let paths = agent.paths().iter().map(|path| home.join(path));
+            show.extend(paths.map(|path| full(&path)));
+        }
+        (hide, show)
+    }
+
+    /// What is covered in a namespace that looks like this.
+    pub(super) fn covered(
+        &self,
+        views: &[SandboxView],
+        look: &NamespaceOptions,
+    ) -> Result<Covered> {
+        let mut covered = Covered::default();
+        let resources: Vec<&Path> = views
+            .iter()
+            .map(|view| view.resource.at.as_path())
+            .collect();
+        let homes = self.own_homes();
+        let mut paths: Vec<Location> = secrets::present(&homes);
+        // Where one works, one sees.
+        paths.retain(|path| !resources.iter().any(|at| at.starts_with(path.as_path())));
+        for path in &look.hidden {
+            let forbidden = |why: &str| Error::Unhidable {
+                at: path.clone(),
+                why: why.to_owned(),
+            };
+            if resources.iter().any(|at| at.starts_with(path.as_path())) {
+                return Err(forbidden("it holds a resource of the plan"));
+            }
+            if ["/", "/dev", "/proc", "/tmp"]
+                .map(Path::new)
+                .contains(&path.as_path())
+            {
+                return Err(forbidden("the namespace has its own"));
+            }
+            paths.push(path.clone());
+        }
+        let shown = |path: &Location| {
+            let mut shown = look.shown.iter();
+            shown.any(|one| path.as_path().starts_with(one.as_path()))
+        };
+        paths.retain(|path| !shown(path));
+        let mut seen = HashSet::new();
+        paths.retain(|path| seen.insert(path.clone()));
+        let below = |path: &Location| {
+            let mut hidden = paths.iter();
+            secrets::is_there(path.as_path())
+                && hidden.any(|one| path.as_path().starts_with(one.as_path()))
+        };
+        covered.shown = look
+            .shown
+            .iter()
+            .filter(|path| below(path))
+            .cloned()
+            .collect();
+        covered.paths = paths;
+        // As `/tmp`, but where one works there, what lies beside is needed.
+        let private = Path::new("/var/tmp");
+        let mut used = resources
+            .iter()
+            .copied()
+            .chain(homes.iter().map(PathBuf::as_path));
+        let used = used.any(|at| at.starts_with(private));
+        if state_dir::canonical(private).is_ok_and(|real| real == private) && !used {
+            covered.private.push(Location::from(private));
+        }
+        let others = secrets::HOMES.iter().map(Path::new);
+        for others in others.filter_map(|others| state_dir::canonical(others).ok()) {
+            let others = others.as_path();
+            let own = homes.iter().find(|home| home.starts_with(others));
+            let visible = look.shown.iter().any(|path| path.as_path() == others);
+            match own {
+                _ if visible || resources.contains(&others) => {}
+                Some(own) if own == others => {}
+                own => covered.homes.push((
+                    Location::from(others),
+                    own.map(|own| Location::from(own.as_path())),
+                )),
+            }
+        }
+        Ok(covered)
+    }
+}
