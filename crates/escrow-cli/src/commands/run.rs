@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use escrow::Plan;
@@ -10,7 +11,7 @@ use escrow::diff;
 use escrow::error::Error;
 use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
 use escrow::model::text::Location;
-use escrow::model::{Expected, PlanDigest, WholeDirs};
+use escrow::model::{Expected, Limits, PlanDigest, WholeDirs, units};
 use escrow::run::{Agent, Output};
 use serde_json::{Value, json};
 
@@ -87,6 +88,18 @@ pub(crate) struct RunOptions {
     /// Lay a layer over the home directory that is thrown away, whatever the configuration says
     #[arg(long, overrides_with = "no_scratch")]
     scratch: bool,
+    /// How much memory all processes of the command may use together, as in 2G
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    memory: Option<u64>,
+    /// How many processes and threads the command may have
+    #[arg(long, value_name = "NUMBER")]
+    pids: Option<u64>,
+    /// How many processors the command may use, as in 1.5
+    #[arg(long, value_name = "NUMBER", value_parser = units::processors)]
+    cpu: Option<u64>,
+    /// How long the command may take, as in 30m; then its status is 124
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    timeout: Option<Duration>,
     /// Let the command see nothing of this path; can be repeated
     #[arg(long, value_name = "PATH")]
     hide: Vec<PathBuf>,
@@ -100,7 +113,7 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     allow_userns: bool,
     /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
-    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "hide", "show", "allow_userns"])]
+    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "hide", "show", "memory", "pids", "cpu", "timeout", "allow_userns"])]
     unconfined: bool,
     /// Set a variable for the command; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE")]
@@ -231,6 +244,12 @@ impl RunOptions {
                 .map(|path| context.directory.join(path))
                 .collect(),
             agent: self.agent.map(AgentArg::agent),
+            limits: Limits {
+                memory: self.memory,
+                pids: self.pids,
+                cpu: self.cpu,
+                timeout: self.timeout,
+            },
             userns: self.allow_userns.then_some(true),
             output: match ui.is_json() {
                 true => Output::Error,

@@ -34,6 +34,7 @@ mod jobs;
 mod join;
 mod library;
 mod life;
+mod limits;
 mod options;
 mod running;
 mod snapshots;

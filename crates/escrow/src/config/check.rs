@@ -1,17 +1,18 @@
 //! Checks the names in a configuration: strategies, types and parents exist and fit each other.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::options;
 use super::parse::{KeyPositions, TypeFile};
 use super::{
-    CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, LocationKind, Network,
-    ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry, TypeItem, ValidateEntry,
-    Validation,
+    CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, LimitsConfig,
+    LocationKind, Network, ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry,
+    TypeItem, ValidateEntry, Validation,
 };
 use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
-use crate::model::{ResourceType, ResourceTypes, plan};
+use crate::model::{Limits, ResourceType, ResourceTypes, plan, units};
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
 use crate::strategy::plugin::methods;
@@ -518,7 +519,9 @@ impl<'a> Checker<'a> {
             };
             all.iter().map(full).collect()
         };
+        let limits = self.limits(&run.limits)?;
         Ok(RunDefaults {
+            limits,
             writable: run.writable.iter().map(|at| directory.join(at)).collect(),
             network: run.network.map(|network| network == Network::Host),
             scratch: run.scratch,
@@ -527,6 +530,23 @@ impl<'a> Checker<'a> {
             show: paths(&run.show),
             pass: run.env.pass.clone(),
             env: run.env.set.clone(),
+        })
+    }
+
+    fn limits(&self, limits: &LimitsConfig) -> Checked<Limits> {
+        let read = |key: &str, text: &Option<String>, how: fn(&str) -> Result<u64, String>| {
+            let number = text.as_deref().map(how).transpose();
+            number.map_err(|why| {
+                self.places
+                    .fault(&format!("run.limits.{key}"), why.as_str())
+            })
+        };
+        let seconds = |text: &str| units::duration(text).map(|found| found.as_secs());
+        Ok(Limits {
+            memory: read("memory", &limits.memory, units::size)?,
+            pids: limits.pids,
+            cpu: read("cpu", &limits.cpu, units::processors)?,
+            timeout: read("timeout", &limits.timeout, seconds)?.map(Duration::from_secs),
         })
     }
 }

@@ -82,6 +82,22 @@ pub(super) const KEYS: &[Key] = &[
         }),
     },
     Key {
+        name: "run.limits",
+        counts: "limits that are not wider than those of outer files",
+        loosens: "commands could use more",
+        merge: Some(Merge {
+            tightens: |own, outer, _| {
+                let (own, outer) = (&own.run.limits, &outer.run.limits);
+                fits(own.memory, outer.memory)
+                    && fits(own.pids, outer.pids)
+                    && fits(own.cpu, outer.cpu)
+                    && fits(own.timeout, outer.timeout)
+            },
+            take: |own, outer| outer.run.limits = own.run.limits.or(outer.run.limits),
+            named: |_| Vec::new(),
+        }),
+    },
+    Key {
         name: "run.hide",
         counts: "all of it: it adds to what outer files hide",
         loosens: "nothing of it loosens",
@@ -330,6 +346,14 @@ pub(super) fn isolates(strategy: &str, registry: &Registry) -> bool {
 /// Whether a file turns on what an outer one turned off.
 fn opens(own: Option<bool>, outer: Option<bool>) -> bool {
     own == Some(true) && outer == Some(false)
+}
+
+/// Whether a limit is not wider than an outer one.
+fn fits<T: PartialOrd>(own: Option<T>, outer: Option<T>) -> bool {
+    match (own, outer) {
+        (Some(own), Some(outer)) => own <= outer,
+        _ => true,
+    }
 }
 
 /// How long sandboxes stay, in order.

@@ -295,8 +295,24 @@ pub struct RunConfig {
     pub hide: Vec<String>,
     /// Paths that commands see although they hold credentials.
     pub show: Vec<String>,
+    /// What commands may use; as much as they like if left out.
+    pub limits: LimitsConfig,
     /// Variables that are set for commands, and which of the caller's they get.
     pub env: EnvConfig,
+}
+
+/// What commands may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Memory of all processes of a command together, as in `2G`.
+    pub memory: Option<String>,
+    /// How many processes and threads a command may have.
+    pub pids: Option<u64>,
+    /// How many processors a command may use, as in `1.5`.
+    pub cpu: Option<String>,
+    /// How long a command may take, as in `30m`.
+    pub timeout: Option<String>,
 }
 
 /// Variables of commands: names and values that are set, and under `pass` the names of those that they get of the caller.

@@ -9,7 +9,7 @@ use super::{
     RetentionPeriod, TimeoutConfig, check, include, load, parse,
 };
 use crate::model::text::Location;
-use crate::model::{Options, ResourceTypes};
+use crate::model::{Limits, Options, ResourceTypes};
 use crate::strategy::Registry;
 use crate::strategy::plugin::{ProgramLaunch, ProgramSpec, PythonClass};
 use crate::strategy::registry::DeclaredStrategy;
@@ -128,6 +128,8 @@ pub struct RunDefaults {
     pub hide: Vec<PathBuf>,
     /// Paths that commands see although they hold credentials.
     pub show: Vec<PathBuf>,
+    /// What commands may use.
+    pub limits: Limits,
     /// Names of the caller's variables that commands get; all that do not look like secrets if left out.
     pub pass: Option<Vec<String>>,
     /// Variables that are set.

@@ -1,6 +1,7 @@
 //! Runs a command inside the sandboxes of a plan.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,8 @@ use crate::fs::{Dir, exposure, layering};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
-use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
+use crate::model::{Action, DiffView, Limits, SandboxId, Scope, Shape};
+use crate::run::limits::{ControlGroups, PREFIX};
 use crate::run::spec::SOCKETS;
 use crate::run::{
     Agent, Attached, CommandExit, Covered, Helper, MountedSandbox, NamespaceOptions, Output,
@@ -57,6 +59,8 @@ pub struct RunRequest<'a> {
     pub show: Vec<PathBuf>,
     /// The agent whose credentials stay usable, or none; left out, the one that the command starts.
     pub agent: Option<Option<Agent>>,
+    /// What it may use; where it says nothing, what the configuration says.
+    pub limits: Limits,
     /// Where its standard output goes.
     pub output: Output,
 }
@@ -78,6 +82,7 @@ impl<'a> RunRequest<'a> {
             hide: Vec::new(),
             show: Vec::new(),
             agent: None,
+            limits: Limits::default(),
             output: Output::Own,
         }
     }
@@ -110,8 +115,10 @@ impl Manager {
         self.activate(&views)?;
         let attached = self.attach()?;
         let spec = self.spec(plan, &views, request, &entry, &attached, None)?;
+        let limits = request.limits.or(self.settings_of(plan)?.run.limits);
         self.record("run", Some(plan.id), &line(&request.command), || {
-            let ended = self.supervise(&spec, attached, request.output, &entry, Some(plan), || {
+            let how = (request.output, limits);
+            let ended = self.supervise(&spec, attached, how, &entry, Some(plan), || {
                 // While the command runs others may look, and write through its namespace. A process that
                 // pauses those inside must not miss one that is about to begin.
                 drop(lock.take());
@@ -141,7 +148,7 @@ impl Manager {
         &self,
         spec: &RunSpec,
         attached: Attached,
-        output: Output,
+        (output, limits): (Output, Limits),
         entry: &NamespaceEntry,
         plan: Option<&Plan>,
         started: impl FnOnce(),
@@ -149,6 +156,14 @@ impl Manager {
         let console = &*self.options.console;
         let mut launcher = self.helper();
         let relays = connect(&mut launcher, console, output)?;
+        let name = spec.socket.as_path().file_name().unwrap_or_default();
+        let name = format!("{PREFIX}{}", name.to_string_lossy());
+        let groups = ControlGroups::make(limits, &name)?;
+        let mut spec = spec.clone();
+        spec.groups = groups.procs().iter().map(AsRawFd::as_raw_fd).collect();
+        spec.supervised = groups.supervised;
+        let spec = &spec;
+        let held = entry.held().into_iter().chain(groups.procs()).collect();
         let mut helper = Some(Helper {
             program: self.options.helper.clone(),
             home: self.home().to_owned(),
@@ -168,7 +183,7 @@ impl Manager {
                 launcher: &mut launcher,
                 signals: &signals,
                 terminal,
-                held: entry.held(),
+                held,
                 built: &mut |inside| {
                     if plan.is_some() {
                         noted = entry.note(inside, &spec.look);
@@ -186,10 +201,16 @@ impl Manager {
                     }
                 },
                 notice: &mut |text| self.notice(text),
+                timeout: limits.timeout,
             },
         );
         drop(guard);
         let written = relays.finish();
+        groups
+            .reached()
+            .into_iter()
+            .for_each(|text| self.notice(text));
+        drop(groups);
         noted?;
         let ended = ended?;
         written?;
@@ -534,6 +555,8 @@ impl Manager {
             inside: there.map(|(inside, _)| inside.clone()),
             build: entry.build(),
             share: entry.share(),
+            groups: Vec::new(),
+            supervised: Limits::default(),
         })
     }
 

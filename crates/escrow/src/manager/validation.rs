@@ -88,9 +88,11 @@ impl Manager {
         };
         let attached = self.attach()?;
         let spec = self.spec(plan, views, &request, &entry, &attached, Some(&fork))?;
+        let limits = self.settings_of(plan)?.run.limits;
         let target = command.join(" ");
         self.record("validate", Some(plan.id), &target, || {
-            let ended = self.supervise(&spec, attached, request.output, &entry, None, || {});
+            let how = (request.output, limits);
+            let ended = self.supervise(&spec, attached, how, &entry, None, || {});
             self.leave_namespace(plan, entry)?;
             ended
         })

@@ -6,6 +6,7 @@ pub mod conflict;
 pub mod digest;
 pub(crate) mod growing;
 pub mod id;
+pub mod limits;
 pub mod path;
 pub mod phase;
 pub mod plan;
@@ -30,6 +31,7 @@ pub use digest::{Expected, PlanDigest};
 pub use id::{
     CheckpointId, CommitId, IdSource, OperationId, PlanId, ResourceId, SandboxId, SystemIdSource,
 };
+pub use limits::Limits;
 pub use path::{InvalidPath, ResourcePath};
 pub use phase::{JournaledWork, Phase};
 pub use plan::PlanState;

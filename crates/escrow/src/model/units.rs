@@ -44,6 +44,18 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("invalid size '{text}': write 500M, 10G or a number of bytes"))
 }
 
+/// Reads a number of processors, as in `2` or `0.5`: thousandths of one.
+pub fn processors(text: &str) -> Result<u64, String> {
+    let number: Option<f64> = text.parse().ok();
+    let thousandths = number.map(|number| number * 1000.0);
+    match thousandths {
+        Some(found) if (10.0..1e9).contains(&found) => Ok(found as u64),
+        _ => Err(format!(
+            "invalid number of processors '{text}': write 2 or 0.5"
+        )),
+    }
+}
+
 /// The digits that a text begins with, and the rest.
 fn split(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit());
@@ -73,6 +85,10 @@ mod tests {
             "7D",
         ] {
             assert!(duration(text).is_err(), "{text}");
+        }
+        assert_eq!((processors("2"), processors("0.5")), (Ok(2000), Ok(500)));
+        for text in ["", "x", "0", "-1", "nan", "inf", "1e9"] {
+            assert!(processors(text).is_err(), "{text}");
         }
         assert_eq!(size("0"), Ok(0));
         assert_eq!(size("123"), Ok(123));

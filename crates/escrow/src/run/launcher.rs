@@ -53,9 +53,15 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     let build = spec.build.iter();
     let mut kept: Vec<i32> = build.flat_map(|build| [build.live, build.last]).collect();
     kept.extend([spec.share, channel.as_fd().as_raw_fd()]);
+    kept.extend(&spec.groups);
     sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     // Held for as long as something of the command may be there.
     let _share = sys::adopt(spec.share);
+    let groups: Vec<OwnedFd> = spec
+        .groups
+        .iter()
+        .map(|number| sys::adopt(*number))
+        .collect();
     let inside = match (&spec.inside, &spec.build) {
         (Some(inside), _) => inside.clone(),
         (None, Some(build)) => {
@@ -78,7 +84,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     answer_questions(&spec, channel)?;
     let Some(child) = sys::fork().map_err(at("start the command's monitor"))? else {
         let ended = end_with_parent("tie the command to its supervisor");
-        let ended = ended.and_then(|()| monitor::watch(&spec, terminal.as_ref(), channel));
+        let ended = ended.and_then(|()| monitor::watch(&spec, terminal.as_ref(), &groups, channel));
         sys::exit(ended.unwrap_or_else(|failed| report_failure(channel, failed)));
     };
     let status = wait_for(child)?;

@@ -28,6 +28,7 @@
 //! | `supervise` | the outside: terminal, job control, exit status |
 //! | `console` | terminal, standard input and signals, as the caller shares them |
 //! | `streams` | files on the standard streams are copied through pipes |
+//! | `limits` | memory, processes and processors of a command are limited |
 //! | `secrets` | which files and variables hold credentials, by name |
 //! | `filter` | the system calls that commands are refused |
 //! | `ask` | questions from inside, answered by the helper program |
@@ -41,6 +42,7 @@ mod console;
 mod filter;
 pub mod idmap;
 mod launcher;
+pub(crate) mod limits;
 mod monitor;
 mod mounts;
 mod pause;
@@ -86,6 +88,8 @@ enum Event {
     Notice(String),
     /// A socket inside, whose other end comes with this.
     Listening,
+    /// The command is over a limit, and is ended.
+    Limit(String),
     /// The command runs.
     Started,
     /// It was stopped by this signal.

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, getpid,
@@ -17,19 +17,24 @@ use rustix::termios::tcsetpgrp;
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
-use super::{Event, Request, filter, sys};
+use super::{Event, Request, filter, limits, sys};
 use crate::failpoints;
 use crate::fs::process;
+use crate::model::Limits;
 use crate::model::text::Location;
 
 /// How long one tries to end those who make new ones faster than they are ended. With the last
 /// command they all end at once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How many processes of ours may count as the command's.
+const OWN: u64 = 8;
+
 /// Starts the command and stays until it, and whatever it left, has ended.
 pub(super) fn watch(
     spec: &RunSpec,
     terminal: Option<&OwnedFd>,
+    groups: &[OwnedFd],
     channel: &Channel,
 ) -> StepResult<i32> {
     // The terminal is handed over from the background.
@@ -37,7 +42,9 @@ pub(super) fn watch(
     // A process that loses its parent becomes ours, not process 1's.
     set_child_subreaper(Some(getpid())).map_err(at("watch over the command"))?;
     let children = sys::child_news().map_err(at("watch for children"))?;
-    let command = start(spec, terminal, channel)?;
+    let command = start(spec, terminal, groups, channel)?;
+    let limits = (spec.supervised != Limits::default()).then_some(&spec.supervised);
+    let pause = limits.map(|_| interval());
     let started = channel.send(&Event::Started);
     started.map_err(at("send to the supervisor"))?;
     loop {
@@ -45,9 +52,15 @@ pub(super) fn watch(
             PollFd::new(&children, PollFlags::IN),
             PollFd::new(channel, PollFlags::IN),
         ];
-        match poll(&mut ready, None) {
+        match poll(&mut ready, pause.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(at("wait for the command")(errno)),
+        }
+        if let Some(reached) = limits.and_then(limits::exceeded) {
+            let told = channel.send(&Event::Limit(reached));
+            let status = end(command, 128 + libc::SIGKILL);
+            let told = told.and_then(|()| channel.send(&Event::Signaled(libc::SIGKILL)));
+            return told.map(|()| status).map_err(at("send to the supervisor"));
         }
         if !ready[1].revents().is_empty() {
             match channel.receive::<Request>() {
@@ -129,7 +142,19 @@ fn end(command: Pid, status: i32) -> i32 {
     status
 }
 
-fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepResult<Pid> {
+fn interval() -> Timespec {
+    Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(limits::INTERVAL.subsec_nanos()),
+    }
+}
+
+fn start(
+    spec: &RunSpec,
+    terminal: Option<&OwnedFd>,
+    groups: &[OwnedFd],
+    channel: &Channel,
+) -> StepResult<Pid> {
     let text = |location: &Location| CString::new(location.as_bytes());
     let invalid = |_| at("use a word with a NUL byte")(Errno::INVAL);
     let command: Result<Vec<CString>, _> = spec.command.iter().map(text).collect();
@@ -143,7 +168,7 @@ fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepR
     if let Some(pid) = sys::fork().map_err(at("start the command"))? {
         return Ok(pid);
     }
-    let failed = match prepare(spec, terminal, channel) {
+    let failed = match prepare(spec, terminal, groups, channel) {
         Err(failed) => failed,
         Ok(()) => {
             let errno = become_command(&programs, &command, &environment);
@@ -154,13 +179,19 @@ fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepR
 }
 
 /// What only the process that becomes the command can do.
-fn prepare(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepResult<()> {
+fn prepare(
+    spec: &RunSpec,
+    terminal: Option<&OwnedFd>,
+    groups: &[OwnedFd],
+    channel: &Channel,
+) -> StepResult<()> {
     let open = failpoints::bug("open-until-exec");
     if !open {
         // Once it has no more capabilities than other commands, those could take its descriptors.
         let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         hidden.map_err(at("hide open descriptors"))?;
     }
+    limits::join(groups).map_err(at("join the control group"))?;
     // Who kills the monitor ends what it keeps.
     end_with_parent("tie the command to its monitor")?;
     setpgid(None, None).map_err(at("make a process group"))?;
@@ -193,6 +224,14 @@ fn prepare(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> Ste
     sys::filter_calls(filter).map_err(at("filter system calls"))?;
     if open {
         std::thread::sleep(Duration::from_millis(5));
+    }
+    // Between two looks of the monitor too; root has no such limit.
+    if let Some(pids) = spec.supervised.pids {
+        let limit = Rlimit {
+            current: Some(pids + OWN),
+            maximum: Some(pids + OWN),
+        };
+        setrlimit(Resource::Nproc, limit).map_err(at("limit processes"))?;
     }
     let Some(files) = spec.files else {
         return Ok(());

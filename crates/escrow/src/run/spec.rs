@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fs::process::ProcessIdentity;
+use crate::model::Limits;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 
@@ -95,4 +96,8 @@ pub struct RunSpec {
     pub build: Option<BuildLocks>,
     /// The descriptor of this command's share.
     pub share: i32,
+    /// Descriptors by which the command joins its control groups.
+    pub groups: Vec<i32>,
+    /// Limits that the monitor keeps, since no control group does.
+    pub supervised: Limits,
 }

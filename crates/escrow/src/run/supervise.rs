@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{
@@ -217,8 +218,10 @@ pub(crate) struct SupervisorOptions<'a> {
     pub(crate) started: &'a mut dyn FnMut(),
     /// Is given the socket on which those inside ask.
     pub(crate) asked: &'a mut dyn FnMut(OwnedFd),
-    /// Receives what was done without.
+    /// Receives what was done without, and which limit was reached.
     pub(crate) notice: &'a mut dyn FnMut(String),
+    /// How long the command may take.
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// Runs the command that `spec` describes.
@@ -274,12 +277,24 @@ fn listen(
         // A process that is gone says so by an end of the channel.
         Ok(()) | Err(_) => {}
     };
+    let mut clock = Clock::new(outside.timeout);
     loop {
         let mut ready: Vec<PollFd<'_>> = vec![PollFd::new(channel, PollFlags::IN)];
         ready.extend(signals.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)));
-        match poll(&mut ready, None) {
+        match poll(&mut ready, clock.left().as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(at("wait for the command")(errno)),
+        }
+        match clock.look() {
+            TimeLeft::Some => {}
+            TimeLeft::Over(limit) => {
+                (outside.notice)(format!(
+                    "the command was ended after {limit:?}, its limit of time"
+                ));
+                request(Request::Signal(libc::SIGTERM));
+            }
+            // With the channel everything inside ends.
+            TimeLeft::Grace => return Ok(CommandExit::Exited(TIMED_OUT)),
         }
         let came: Vec<bool> = ready.iter().map(|one| !one.revents().is_empty()).collect();
         for ((signal, fd), _) in signals.iter().zip(&came[1..]).filter(|(_, came)| **came) {
@@ -301,7 +316,11 @@ fn listen(
             }
             Ok(Some((Event::Listening, Some(socket)))) => (outside.asked)(socket),
             Ok(Some((Event::Notice(text), _))) => (outside.notice)(text),
-            Ok(Some((Event::Started, _))) => (outside.started)(),
+            Ok(Some((Event::Limit(text), _))) => (outside.notice)(text),
+            Ok(Some((Event::Started, _))) => {
+                clock.start();
+                (outside.started)();
+            }
             Ok(Some((Event::Listening | Event::Built(_), _))) => {}
             Ok(Some((Event::Stopped(signal), _))) => match job.stopped(signal) {
                 Some(answer) => request(answer),
@@ -309,6 +328,9 @@ fn listen(
                 None if job.terminal.is_none() => {}
                 None => job.stop(),
             },
+            Ok(Some((Event::Exited(_) | Event::Signaled(_), _))) if clock.is_over() => {
+                return Ok(CommandExit::Exited(TIMED_OUT));
+            }
             Ok(Some((Event::Exited(status), _))) => return Ok(CommandExit::Exited(status)),
             Ok(Some((Event::Signaled(signal), _))) => return Ok(CommandExit::Signaled(signal)),
             Ok(Some((Event::Failed(what, errno), _))) => {
@@ -317,6 +339,62 @@ fn listen(
             Ok(None) => return Err(RunError::Silent),
             Err(errno) => return Err(at("receive from the monitor")(errno)),
         }
+    }
+}
+
+/// The status of a command whose time was over, as `timeout` has it.
+const TIMED_OUT: i32 = 124;
+
+/// How long a command has to end by itself when its time is over.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The time of a command: first its limit, then the grace.
+struct Clock {
+    limit: Option<Duration>,
+    until: Option<Instant>,
+    over: bool,
+}
+
+enum TimeLeft {
+    Some,
+    Over(Duration),
+    Grace,
+}
+
+impl Clock {
+    fn new(limit: Option<Duration>) -> Self {
+        let (until, over) = (None, false);
+        Self { limit, until, over }
+    }
+
+    fn start(&mut self) {
+        self.until = self
+            .limit
+            .and_then(|limit| Instant::now().checked_add(limit));
+    }
+
+    fn left(&self) -> Option<Timespec> {
+        let left = self.until?.saturating_duration_since(Instant::now());
+        // Rounded up: one that is woken too early would look again and again.
+        Timespec::try_from(left + Duration::from_millis(1)).ok()
+    }
+
+    fn look(&mut self) -> TimeLeft {
+        match (self.until, self.limit) {
+            (Some(until), Some(limit)) if Instant::now() >= until => {
+                let before = std::mem::replace(&mut self.over, true);
+                self.until = Some(Instant::now() + GRACE);
+                match before {
+                    true => TimeLeft::Grace,
+                    false => TimeLeft::Over(limit),
+                }
+            }
+            _ => TimeLeft::Some,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.over
     }
 }
 

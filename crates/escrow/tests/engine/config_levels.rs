@@ -71,6 +71,9 @@ scratch | run: {scratch: false} | run: {scratch: true} | false | true
 writable | {} | run: {writable: [/srv]} | - | /srv
 writable | run: {writable: [/var]} | run: {writable: [/srv]} | /var | /srv
 env | run: {env: {A: b}} | run: {env: {A: c, D: e}} | A=b | A=c D=e
+limits | {} | run: {limits: {memory: 1G, cpu: '0.5'}} | 1073741824 - 500 - | 1073741824 - 500 -
+limits | run: {limits: {pids: 10, timeout: 1m}} | run: {limits: {pids: 20}} | - 10 - 60 | - 20 - 60
+limits | run: {limits: {pids: 10}} | run: {limits: {pids: 5, timeout: 2s}} | - 5 - 2 | - 5 - 2
 hide | run: {hide: [/a]} | run: {hide: [/b]} | /a /b | /a /b
 show | {} | run: {show: [~/.ssh]} | - | ~/.ssh
 show | run: {show: [/a, /b]} | run: {show: [/b]} | /b | /b
@@ -121,6 +124,13 @@ fn look(settings: &Settings, key: &str) -> String {
                 .iter()
                 .map(|(name, value)| format!("{name}={value}")),
         ),
+        "limits" => {
+            let limits = &settings.run.limits;
+            let seconds = limits.timeout.map(|time| time.as_secs());
+            let all = [limits.memory, limits.pids, limits.cpu, seconds];
+            let text = |one: Option<u64>| one.map_or("-".to_owned(), |one| one.to_string());
+            join(&mut all.into_iter().map(text))
+        }
         "hide" | "show" => {
             let paths = match key {
                 "hide" => &settings.run.hide,

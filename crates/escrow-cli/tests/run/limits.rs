@@ -1,0 +1,135 @@
+//! What a command may use of the machine: memory, processes, processors and time. As root the kernel keeps the limits by
+//! control groups, as an ordinary user the monitor does.
+
+use crate::attacks::compile;
+use crate::*;
+
+/// The control groups of running commands.
+fn groups() -> Vec<PathBuf> {
+    let found = Command::new("find")
+        .args([
+            "/sys/fs/cgroup",
+            "-maxdepth",
+            "6",
+            "-type",
+            "d",
+            "-name",
+            "escrow-run-*",
+        ])
+        .output()
+        .expect("there is find");
+    let listed = String::from_utf8_lossy(&found.stdout).into_owned();
+    listed.lines().map(PathBuf::from).collect()
+}
+
+/// Takes so many MiB of memory, or as many processes, and waits.
+const TAKE: &str = r#"
+int main(int argc, char **argv) {
+    int count = atoi(argv[2]), made = 0;
+    for (int n = 0; n < count; n++) {
+        if (argv[1][0] == 'm') memset(malloc(1 << 20), 1, 1 << 20);
+        else {
+            int pid = fork();
+            if (pid == 0) { sleep(60); _exit(0); }
+            made += pid > 0;
+        }
+    }
+    if (argv[1][0] == 'p') { printf("made %d\n", made); fflush(stdout); }
+    sleep(argc > 3 ? 0 : 60);
+    return 0;
+}
+"#;
+
+// attack H1
+#[test]
+fn h1_a_command_that_multiplies_is_stopped() {
+    as_user_too();
+    let (world, cli) = world();
+    compile(&world.at("app"), "take", TAKE);
+    let outcome = cli.run("run --rollback --pids 20 --timeout 2s -- ./take processes 300");
+    let said = outcome.stderr_text();
+    has(&said, ["its limit of 20 processes"]);
+    assert_ne!(outcome.status, 0, "{said}");
+    let made = outcome.stdout_text();
+    let made = made.trim().strip_prefix("made ").unwrap_or("0");
+    assert!(made.parse::<u32>().expect("a number") <= 28, "{made}");
+    // What is within its limit notices nothing.
+    let outcome = cli.expect(
+        "run --rollback --pids 20 --memory 500M -- ./take processes 5 0",
+        0,
+    );
+    assert_eq!(outcome.stdout_text(), "made 5\n");
+    lacks(&outcome.stderr_text(), ["limit"]);
+    assert_eq!(groups(), [PathBuf::new(); 0]);
+    assert_quiet(&world);
+}
+
+// attack H2
+#[test]
+fn h2_a_command_that_takes_all_memory_is_stopped() {
+    as_user_too();
+    let (world, cli) = world();
+    compile(&world.at("app"), "take", TAKE);
+    let outcome = cli.run("run --rollback --memory 64M -- ./take memory 200");
+    let said = outcome.stderr_text();
+    has(&said, ["its limit of 67108864 bytes of memory"]);
+    assert_eq!(outcome.status, 137, "{said}");
+    // The configuration says the same, also for what validates.
+    write(
+        world.at("app/escrow.yaml"),
+        "run: {limits: {memory: 64M}}\nvalidate: [./take memory 200]\n",
+    );
+    cli.trust();
+    cli.plan("try", ".", "overlay");
+    assert_eq!(cli.run("run --plan try -- ./take memory 200").status, 137);
+    cli.ok(in_try("echo x > f"));
+    has(&cli.fails("commit try", 1), ["ended with status 137"]);
+    assert_eq!(groups(), [PathBuf::new(); 0]);
+}
+
+#[test]
+fn a_command_gets_its_share_of_the_processors_or_an_error() {
+    as_user_too();
+    let (_world, cli) = planned("overlay");
+    if !is_root() {
+        let outcome = cli.expect(inside("run --plan try --cpu 0.5", "echo ran"), 125);
+        has(
+            &outcome.stderr_text(),
+            ["limit the processors", "delegated"],
+        );
+        assert_eq!(outcome.stdout_text(), "");
+        return;
+    }
+    let running = Running::ready(cli.command(inside("run --plan try --cpu 0.5", WAIT)));
+    let quotas = groups().into_iter().filter_map(|group| {
+        let newer = fs::read_to_string(group.join("cpu.max"));
+        let older = || fs::read_to_string(group.join("cpu.cfs_quota_us"));
+        newer.or_else(|_| older()).ok()
+    });
+    let quotas: Vec<String> = quotas.collect();
+    assert!(
+        quotas.iter().any(|quota| quota.starts_with("50000")),
+        "{quotas:?}"
+    );
+    assert_eq!(running.finish().status, 0);
+    assert_eq!(groups(), [PathBuf::new(); 0]);
+}
+
+// rule S5
+#[test]
+fn a_command_whose_time_is_over_is_ended() {
+    as_user_too();
+    let (world, cli) = planned("overlay");
+    let script = "echo early > early; sleep 1000; echo late > late";
+    let outcome = cli.expect(inside("run --plan try --timeout 1s", script), 124);
+    has(&outcome.stderr_text(), ["limit of time", "escrow diff"]);
+    assert_eq!(cli.ok("diff try --name-status"), "A\tearly\n");
+    // One that does not listen has a few seconds more.
+    let script = "trap '' TERM HUP INT; while :; do sleep 1; done";
+    cli.expect(inside("run --plan try --timeout 1s", script), 124);
+    cli.expect(inside("run --plan try --timeout 100s", "exit 3"), 3);
+    for line in ["--timeout 3", "--memory x", "--cpu 0", "--pids -1"] {
+        cli.expect(format!("run --plan try {line} -- true"), 2);
+    }
+    assert_quiet(&world);
+}
