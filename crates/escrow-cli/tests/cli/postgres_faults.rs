@@ -101,55 +101,6 @@ const REFUSES: &str = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
     IF current_query() ~ '^(COMMIT|PREPARE)' THEN RAISE EXCEPTION 'not today'; END IF; RETURN NULL; END $$; \
     CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON loose DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()";
 
-/// A commit of files and a database that is killed at any of its calls is all old or all new.
-// rule C3, C19, Q8
-#[test]
-fn a_commit_of_both_killed_anywhere_is_one_thing() {
-    if !require_stepper() {
-        return;
-    }
-    let shop = Shop::new(true);
-    let mut at = 1;
-    let mut price = 1000;
-    loop {
-        price += 1;
-        let plan = format!("plan{price}");
-        let url = shop.plan_both(&plan);
-        let text = format!("{price}\n");
-        put(&shop.cli, &format!("{plan} app a.txt"), &text);
-        inside(
-            &url,
-            &format!("UPDATE items SET price = {price} WHERE id = 1"),
-        );
-        let before = shop
-            .server
-            .sql("shop", "SELECT price FROM items WHERE id = 1");
-        let run = shop
-            .cli
-            .stepper(format!("commit {plan}"))
-            .fault(at, Fault::Kill);
-        shop.cli.ok("recover");
-        assert_eq!(shop.server.prepared(), "", "killed at call {at}");
-        let file = read(shop.world.at("app/a.txt")) == text;
-        let now = shop
-            .server
-            .sql("shop", "SELECT price FROM items WHERE id = 1");
-        assert_eq!(
-            now == price.to_string(),
-            file,
-            "killed at call {at}: {before} {now}"
-        );
-        shop.cli.ok(format!("cleanup {plan} --yes"));
-        if run.hit.is_none() {
-            assert!(file, "it was never killed");
-            assert!(at > 50, "only {at} calls were reached");
-            break;
-        }
-        at += 7;
-    }
-    shop.assert_nothing_left();
-}
-
 /// The link is cut, or the server stopped, at every statement of a commit that matters: all old or all new.
 // rule C3, C18, C19, Q8
 #[test]

@@ -31,6 +31,86 @@ fn traps_of_one_session_for_many_clients() {
     shop.assert_nothing_left();
 }
 
+/// Each trap of a transaction that stays open.
+#[test]
+fn traps_of_a_transaction_that_stays_open() {
+    let shop = Shop::new(true);
+    shop.server.sql(
+        "shop",
+        "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '200ms'",
+    );
+    let url = shop.server.url("postgres", "shop");
+    write(
+        shop.world.at("escrow.yaml"),
+        format!("resources:\n  shop: {{type: postgres, at: '{url}', options: {{max_age: 0}}}}\n"),
+    );
+    shop.cli.trust();
+    shop.cli.ok("plan create try --resource shop");
+    let url = shop.url("try");
+    inside(&url, "INSERT INTO orders (item) VALUES (1)");
+    trap_12_the_time_of_the_transaction_stands_still(&url);
+    // Longer than the database lets a transaction be idle.
+    thread::sleep(Duration::from_secs(1));
+    trap_13_the_server_does_not_end_it_because_nothing_happens(&url);
+    trap_14_its_age_and_its_locks_are_shown_and_warned_of(&shop);
+    trap_1_a_sequence_is_moved_for_all(&shop, &url);
+    trap_15_a_conflict_at_the_end_is_a_conflict(&shop);
+    shop.assert_nothing_left();
+}
+
+fn trap_12_the_time_of_the_transaction_stands_still(url: &str) {
+    assert_eq!(inside(url, "SELECT now()"), inside(url, "SELECT now()"));
+    let clock = "SELECT clock_timestamp()";
+    assert_ne!(inside(url, clock), inside(url, clock));
+}
+
+fn trap_13_the_server_does_not_end_it_because_nothing_happens(url: &str) {
+    assert_eq!(inside(url, "SELECT count(*) FROM orders"), "1");
+}
+
+fn trap_14_its_age_and_its_locks_are_shown_and_warned_of(shop: &Shop) {
+    let wanted = ["its transaction is open", "holds locks on", "that is long"];
+    let until = Instant::now() + Duration::from_secs(60);
+    while !shop.cli.ok("status").contains(wanted[2]) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(100));
+    }
+    has(&shop.cli.ok("status"), wanted);
+    has(&shop.cli.ok("--json status"), ["remarks", wanted[2]]);
+}
+
+// rule Q2
+fn trap_1_a_sequence_is_moved_for_all(shop: &Shop, url: &str) {
+    let said = shop.cli.ok("--json commit try --dry-run");
+    has(&said, ["orders_id_seq", "the sequence was moved"]);
+    shop.cli.ok("rollback try");
+    let next = "INSERT INTO orders (item) VALUES (2) RETURNING id";
+    assert_eq!(inside(url, next), "2", "a rollback does not rewind it");
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("shop", "SELECT id FROM orders"), "2");
+    assert_eq!(shop.server.sql("shop", next), "3", "none is given twice");
+}
+
+// rule Q2
+fn trap_15_a_conflict_at_the_end_is_a_conflict(shop: &Shop) {
+    shop.server.sql(
+        "shop",
+        "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF current_query() ~ '^PREPARE' THEN RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'not now'; END IF; RETURN NULL; END $$; \
+         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON loose DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()",
+    );
+    shop.cli.ok("plan create again --resource shop");
+    let url = shop.url("again");
+    inside(&url, "INSERT INTO loose VALUES (7)");
+    has(&shop.cli.fails("commit again", 4), ["40001", "not now"]);
+    assert_eq!(shop.server.sql("shop", "SELECT count(*) FROM loose"), "3");
+    assert_eq!(
+        inside(&url, "SELECT count(*) FROM loose"),
+        "4",
+        "nothing is lost"
+    );
+    shop.cli.ok("cleanup again --yes");
+}
+
 // rule Q7
 fn trap_2_listen_and_notify_fail_at_once(url: &str) {
     for sql in [

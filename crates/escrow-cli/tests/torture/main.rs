@@ -21,6 +21,7 @@ mod door;
 mod errors;
 mod form;
 mod forward;
+mod four;
 mod full;
 mod git;
 mod git_large;

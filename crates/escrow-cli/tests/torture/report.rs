@@ -8,8 +8,8 @@ use crate::bugs::Found;
 use crate::sweep::say;
 use crate::*;
 use crate::{
-    bucket, bugs, checkpoints, damage, errors, forward, full, git, git_large, kills, next, parts,
-    power, soak, sqlite, two_homes, unlinks,
+    bucket, bugs, checkpoints, damage, errors, forward, four, full, git, git_large, kills, next,
+    parts, power, soak, sqlite, two_homes, unlinks,
 };
 
 /// A line of the table.
@@ -34,7 +34,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 30] = [
+const SWEEPS: [Sweep; 31] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -123,6 +123,12 @@ const SWEEPS: [Sweep; 30] = [
         "every order, every step",
         2,
         forward::steps,
+    ),
+    (
+        "a checkout, a directory, SQLite and PostgreSQL in one plan, `commit` killed at every call",
+        "every call",
+        3,
+        four::kills,
     ),
     (
         "full disks: ext4 with 1 and 4 KiB blocks, XFS, Btrfs",

@@ -395,10 +395,8 @@ impl Manager {
     /// Forgets the checkpoints after one: a sandbox can return to none of them any more.
     fn forget_later(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
         let all = self.checkpoints(plan)?;
-        let later = all.iter().skip_while(|one| one.id != checkpoint.id).skip(1);
-        later
-            .map(|one| Ok(self.store.forget_checkpoint(one.id)?))
-            .collect()
+        let mut later = all.iter().skip_while(|one| one.id != checkpoint.id).skip(1);
+        later.try_for_each(|one| Ok(self.store.forget_checkpoint(one.id)?))
     }
 
     /// A checkpoint as it is stored now that the plan is locked. Refuses one since which a part of the plan was

@@ -460,7 +460,8 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client");
             let mut first = vec![0; 4096];
-            stream.read(&mut first).expect("it speaks first");
+            let length = stream.read(&mut first).expect("it speaks first");
+            assert!(length > 0, "it says something");
             stream.write_all(answer).expect("it listens");
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest).expect("it ends");

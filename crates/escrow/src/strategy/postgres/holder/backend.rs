@@ -27,7 +27,7 @@ const OPTIONS: [&str; 3] = [
 
 /// The same for the connection that only looks: it waits for no lock of the transaction that it is compared with, and shows
 /// values as that does when it is compared.
-const BASE_OPTIONS: &str = "-c lock_timeout=2000 -c idle_in_transaction_session_timeout=0 -c search_path= \
+const BASE_OPTIONS: &str = "-c lock_timeout=2000 -c search_path= \
                             -c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=3 \
                             -c bytea_output=hex";
 
@@ -76,15 +76,18 @@ pub(super) struct Backend {
 impl Backend {
     /// Connects and begins.
     pub(super) fn open(server: &Server, password: Option<&str>) -> PgResult<Self> {
-        let mut opened = Connection::open(server, password, OPTIONS[0]);
+        let mut options = OPTIONS[0];
+        let mut opened = Connection::open(server, password, options);
         for fewer in &OPTIONS[1..] {
             if opened.as_ref().is_err_and(|error| error.is("42704")) {
-                opened = Connection::open(server, password, fewer);
+                options = fewer;
+                opened = Connection::open(server, password, options);
             }
         }
+        let base = format!("{options} {BASE_OPTIONS}");
         let mut this = Self {
             connection: opened?,
-            base: Connection::open(server, password, BASE_OPTIONS)?,
+            base: Connection::open(server, password, &base)?,
             applied: Some(Settings::new()),
             deferrable: true,
             began: Instant::now(),
