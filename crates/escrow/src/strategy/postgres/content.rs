@@ -108,7 +108,10 @@ fn json_value(kind: u32, text: Option<&[u8]>) -> Json {
         return Json::Null;
     };
     let text = String::from_utf8_lossy(text).into_owned();
-    let exact = |json: &Json| *text == json.to_string();
+    let exact = |json: &Json| {
+        let written = json.to_string();
+        written == text
+    };
     match kind {
         16 => Json::Bool(text == "t"),
         // Whole numbers, floating-point numbers, numeric.
