@@ -240,10 +240,13 @@ fn document(one: &ResourceDiff) -> Value {
     })
 }
 
+/// How many lines come and go, of what is shown line by line.
+type LineCounts = Option<(usize, usize)>;
+
 /// The default form: for people.
 fn stat(
     one: &ResourceDiff,
-    line_counts: &dyn Fn(&Change) -> escrow::Result<Option<(usize, usize)>>,
+    line_counts: &dyn Fn(&Change) -> escrow::Result<LineCounts>,
     all: bool,
     ui: &Ui,
 ) -> Result<(), Failure> {
