@@ -289,7 +289,7 @@ fn submodules_lfs_pointers_and_a_sparse_checkout_in_one_repository() {
          printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:00\\nsize 3\\n' > in/p.bin; cp in/p.bin out/q.bin
          echo x > out/x; git add -A; git commit -qm all; cd ..
          git clone -q --recurse-submodules up app; cd app
-         git sparse-checkout set --cone in; cd .."
+         git sparse-checkout set --cone in; git -C lib sparse-checkout set --cone; cd .."
     );
     let (cli, app) = made(&world, &script);
     assert!(!app.join("out").exists());

@@ -14,7 +14,7 @@ use super::super::error::{Result, StrategyError};
 use super::command::Git;
 use super::history::{path_of, read_file};
 use super::place::Place;
-use super::repository::{Head, Repository, is_id, line, read_refs, settings_in, subdir};
+use super::repository::{Head, Repository, is_id, line, read_refs, read_settings, subdir};
 use super::seed;
 use crate::fs::{Dir, state_dir};
 use crate::model::{Change, ChangeKind, ResourcePath};
@@ -73,12 +73,10 @@ fn add_git_dirs(dir: &Dir, found: &mut Vec<PathBuf>, depth: usize) -> Result<()>
 pub(super) fn find(git: &Git, repository: &Repository, checkout: &Path) -> Result<Vec<Module>> {
     let mut modules = Vec::new();
     for git_dir in git_dirs(repository)? {
-        let config = git_dir.join("config");
-        if Dir::open(&git_dir)?.stat(b"config")?.is_none() {
-            continue;
-        }
-        let settings = settings_in(git, &config)?;
-        let worktree = settings.iter().find(|(key, _)| key == "core.worktree");
+        // A sparse checkout has it among the settings of the worktree.
+        let settings = read_settings(git, &git_dir, &git_dir)?;
+        let mut worktree = settings.iter().rev();
+        let worktree = worktree.find(|(key, _)| key == "core.worktree");
         let Some((_, worktree)) = worktree else {
             continue;
         };

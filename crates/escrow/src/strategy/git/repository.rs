@@ -372,7 +372,11 @@ pub(super) fn zero(format: &str) -> String {
 }
 
 /// The settings in the shared git directory, then those that this worktree has for itself.
-fn read_settings(git: &Git, git_dir: &Path, shared: &Path) -> Result<Vec<(String, String)>> {
+pub(super) fn read_settings(
+    git: &Git,
+    git_dir: &Path,
+    shared: &Path,
+) -> Result<Vec<(String, String)>> {
     let mut settings = match Dir::open(shared)?.stat(b"config")? {
         Some(_) => settings_in(git, &shared.join("config"))?,
         None => Vec::new(),
