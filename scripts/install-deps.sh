@@ -43,6 +43,9 @@ needs=(
 modules=(
     django:python3-django
     psycopg:python3-psycopg
+    asyncpg:python3-asyncpg
+    sqlalchemy:python3-sqlalchemy
+    greenlet:python3-greenlet
     pygit2:python3-pygit2
     ensurepip:python3-venv
 )

@@ -14,7 +14,7 @@ fn a_return_to_a_checkpoint_drops_the_later_ones_and_says_so() {
     let shop = Shop::new(true);
     let url = shop.plan_both("try");
     let work = |number: u32| {
-        put(&shop.cli, "try app a.txt", &format!("{number}\n"));
+        put(&shop.cli, "try app a.txt", format!("{number}\n"));
         inside(&url, &format!("UPDATE items SET price = {number}"));
     };
     work(1);
@@ -176,5 +176,94 @@ fn statements_tables_and_rows_from_the_command_line() {
     assert_eq!(found, wanted);
     shop.cli.ok("commit try");
     assert_eq!(shop.items(), "21|315.5");
+    shop.assert_nothing_left();
+}
+
+/// asyncpg, which prepares everything on the server and reads types from the catalogs, and SQLAlchemy over it with its ORM, its pool and
+/// its savepoints.
+#[test]
+fn asyncpg_and_sqlalchemy_work_unchanged() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    let script = r#"
+import asyncio, sys, urllib.parse
+import asyncpg
+from sqlalchemy import Column, ForeignKey, Integer, String, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import declarative_base, relationship, selectinload
+
+query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(sys.argv[1]).query))
+where = dict(host=query["host"], user=query["user"], database="shop")
+Base = declarative_base()
+
+class Author(Base):
+    __tablename__ = "author"
+    id = Column(Integer, primary_key=True)
+    name = Column(String, unique=True)
+    books = relationship("Book")
+
+class Book(Base):
+    __tablename__ = "book"
+    id = Column(Integer, primary_key=True)
+    author_id = Column(ForeignKey("author.id"))
+
+async def plain():
+    a, b = await asyncpg.connect(**where), await asyncpg.connect(**where)
+    assert await a.fetchval("SELECT $1::int + 1", 1) == 2
+    assert await b.fetchval("SELECT $1::text || 'b'", "x") == "xb"
+    async with a.transaction():
+        await a.execute("INSERT INTO items VALUES ($1, $2, $3)", 800, "a", 1)
+        try:
+            async with a.transaction():
+                await a.execute("INSERT INTO items VALUES ($1, $2, $3)", 800, "twice", 1)
+        except asyncpg.UniqueViolationError:
+            pass
+        rows = [row["id"] async for row in a.cursor("SELECT id FROM items ORDER BY id LIMIT 3")]
+        assert rows == [1, 2, 3]
+    assert await b.fetchval("SELECT count(*) FROM items WHERE id = 800") == 1
+    await b.executemany("INSERT INTO items VALUES ($1, 'many', 1)", [(n,) for n in range(801, 810)])
+    await b.copy_records_to_table("items", records=[(n, "copied", 1) for n in range(810, 820)])
+    pool = await asyncpg.create_pool(min_size=2, max_size=4, **where)
+    sums = await asyncio.gather(*(pool.fetchval("SELECT count(*) FROM items WHERE id >= 800") for _ in range(8)))
+    assert sums == [20] * 8, sums
+    await pool.close()
+    await a.close()
+    await b.close()
+
+async def orm():
+    engine = create_async_engine("postgresql+asyncpg:///shop", connect_args=where)
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    async with AsyncSession(engine) as session:
+        session.add_all([Author(name=f"author {n}", books=[Book(), Book()]) for n in range(5)])
+        await session.commit()
+        try:
+            async with session.begin_nested():
+                session.add(Author(name="author 1"))
+        except IntegrityError:
+            pass
+        session.add(Author(name="one more"))
+        await session.commit()
+        found = (await session.execute(select(Author).options(selectinload(Author.books)).order_by(Author.id))).scalars().all()
+        assert [len(one.books) for one in found] == [2] * 5 + [0]
+        assert (await session.execute(select(func.count()).select_from(Book))).scalar() == 10
+    await engine.dispose()
+
+asyncio.run(plain())
+asyncio.run(orm())
+"#;
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", script, &url])
+        .output()
+        .expect("python runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    shop.cli.ok("commit try");
+    let count = "SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM author), (SELECT count(*) FROM book)";
+    assert_eq!(shop.server.sql("shop", count), "40|6|10");
     shop.assert_nothing_left();
 }

@@ -459,9 +459,10 @@ mod tests {
         let port = listener.local_addr().expect("it has an address").port();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client");
-            let mut first = vec![0; 4096];
-            let length = stream.read(&mut first).expect("it speaks first");
-            assert!(length > 0, "it says something");
+            let mut length = [0; 4];
+            stream.read_exact(&mut length).expect("it speaks first");
+            let mut first = vec![0; u32::from_be_bytes(length) as usize - 4];
+            stream.read_exact(&mut first).expect("it speaks first");
             stream.write_all(answer).expect("it listens");
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest).expect("it ends");

@@ -136,8 +136,7 @@ impl<'h> Client<'h> {
             if let Some(owned) = turn.as_mut() {
                 let backend = owned.backend()?;
                 match frame.kind {
-                    b'Q' => self.simple(backend, &frame.body)?,
-                    b'F' => self.function(backend, &frame)?,
+                    b'Q' | b'F' => self.simple_message(backend, &frame)?,
                     _ => extended::exchange(self, backend, frame)?,
                 }
             }
@@ -234,6 +233,14 @@ impl<'h> Client<'h> {
         let mut body = tag.as_bytes().to_vec();
         body.push(0);
         self.send(&Frame::new(b'C', body));
+    }
+
+    /// Carries out a message after which no `Sync` comes.
+    pub(super) fn simple_message(&mut self, backend: &mut Backend, frame: &Frame) -> Served<()> {
+        match frame.kind {
+            b'Q' => self.simple(backend, &frame.body),
+            _ => self.function(backend, frame),
+        }
     }
 
     /// Carries out the statements of a text.

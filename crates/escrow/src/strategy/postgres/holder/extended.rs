@@ -21,6 +21,8 @@ enum Next {
     End,
     /// This is to be carried out here.
     Control(Statement),
+    /// It is a message of its own, after which no `Sync` comes.
+    Simple(Frame),
 }
 
 /// Carries out messages up to a `Sync`, beginning with `first`.
@@ -37,6 +39,13 @@ pub(super) fn exchange(client: &mut Client<'_>, backend: &mut Backend, first: Fr
                     finish(client, backend, &mut exchange)?;
                     let answered = exchange.answered;
                     return client.end_exchange(backend, answered);
+                }
+                Next::Simple(frame) => {
+                    finish(client, backend, &mut exchange)?;
+                    return match exchange.answered.failed {
+                        true => skip(client, backend),
+                        false => client.simple_message(backend, &frame),
+                    };
                 }
                 Next::Control(control) => {
                     if !carry_out(client, backend, &mut exchange, &control)? {
@@ -166,7 +175,8 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
         }
         b'D' | b'H' | b'd' | b'c' | b'f' => frame.put(out),
         b'X' => return Err(Ended::Gone),
-        // A simple query ends an exchange that has no `Sync`, as the server does it.
+        // It ends an exchange that has no `Sync`: asyncpg prepares so, and copies then.
+        b'Q' | b'F' => return Ok(Next::Simple(frame)),
         _ => return Err(Ended::Gone),
     }
     Ok(Next::Go)
