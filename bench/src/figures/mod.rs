@@ -6,6 +6,7 @@ mod diff;
 mod end;
 mod git;
 mod large;
+mod lookup;
 mod many;
 mod memory;
 mod overlay;
@@ -28,6 +29,7 @@ pub(crate) const ALL: [(&str, Figures); 12] = [
     ("git", git::figures),
     ("sqlite", sqlite::figures),
     ("run", run::figures),
+    ("lookup", lookup::figures),
     ("many", many::figures),
     ("memory", memory::figures),
     ("large", large::figures),

@@ -1,14 +1,18 @@
 """The SDK by itself, and a strategy of the examples under the conformance suite."""
 
+import contextlib
+import io
+import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 from escrow_plugin import Strategy
 from escrow_plugin.models import escape, unescape
-from escrow_plugin.server import _pass
-from escrow_plugin.strategy import methods
+from escrow_plugin.server import Server, _pass
+from escrow_plugin.strategy import OPTIONAL, VERBS, methods
 from escrow_plugin.testing import check
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "strategies" / "python"
@@ -41,6 +45,77 @@ def test_print_does_not_reach_the_protocol(tmp_path):
         [sys.executable, "-m", "escrow_plugin", "noisy:Noisy"], cwd=tmp_path, input=call, stdout=subprocess.PIPE, check=True
     )
     assert len(done.stdout.splitlines()) == 2 and b"hello" not in done.stdout
+
+
+class Nothing(Strategy):
+    """Has every method, and does nothing with what it is given."""
+
+
+def _nothing(name):
+    def method(self, **given):
+        return {"read": b"", "write": "added", "diff": [], "fixture_contents": {}}.get(name)
+
+    return method
+
+
+for _name in (*VERBS, *OPTIONAL):
+    setattr(Nothing, _name, _nothing(_name))
+Nothing.__abstractmethods__ = frozenset()
+
+REF = {"plan_id": "p", "resource_id": "r", "strategy_name": "s", "metadata": {"a": [1, None]}}
+PARAMS = {
+    "ref": REF, "area": "/nowhere", "path": "a\\x20b", "content": {"base64": "YQ=="}, "checkpoint_id": "c", "commit_id": "i",
+    "changes": [{"path": "a", "kind": "added"}], "from": REF, "intent": {}, "keep": [], "plan_id": "p",
+    "resource": {"id": "r", "name": "n", "type": "t", "location": {"kind": "opaque", "value": "x"}, "options": {}, "carved": []},
+}
+
+
+def _mutated(numbers):
+    """A call, with bytes changed, added, removed, doubled or cut off."""
+    method = numbers.choice(("initialize", "cancel", "none", *VERBS, *OPTIONAL))
+    keys = numbers.sample(sorted(PARAMS), numbers.randrange(5))
+    line = json.dumps({"jsonrpc": "2.0", "id": numbers.randrange(9), "method": method, "params": {key: PARAMS[key] for key in keys}})
+    line = bytearray(line.encode())
+    for _ in range(numbers.randrange(5)):
+        at = numbers.randrange(len(line) + 1)
+        kind = numbers.randrange(5)
+        if kind == 0:
+            line[at:at + 1] = bytes([numbers.randrange(256)])
+        elif kind == 1:
+            line[at:at] = numbers.choice((b"{", b"}", b'"', b"null", b"[[[[", b"\\", b"1e999", b"\xff"))
+        elif kind == 2:
+            del line[at:at + numbers.randrange(8)]
+        elif kind == 3:
+            line[at:at] = line[at // 2:at]
+        else:
+            del line[at:]
+    return bytes(line).replace(b"\n", b" ")
+
+
+def _expected(line):
+    """The ids of the answers that a line gets."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return [None]
+    if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+        return [None]
+    return [message["id"]] if "id" in message and message["method"] != "cancel" else []
+
+
+def test_a_hundred_thousand_mutated_messages_are_answered_once_each():
+    numbers = random.Random(0x5EED)
+    lines = [b"[" * 100000, b'{"id":1,"method":"read","params":' + b'{"a":' * 5000]
+    lines += [_mutated(numbers) for _ in range(100_000)]
+    written = io.BytesIO()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        Server(Nothing, io.BytesIO(b"\n".join(lines) + b"\n"), written).serve()
+    answers = [json.loads(line) for line in written.getvalue().splitlines()]
+    for answer in answers:
+        assert answer["jsonrpc"] == "2.0" and ("result" in answer) != ("error" in answer), answer
+    asked = sorted(repr(one) for line in lines for one in _expected(line))
+    assert sorted(repr(answer["id"]) for answer in answers) == asked
+    assert sum("result" in answer for answer in answers) > 1000
 
 
 def test_the_example_conforms():

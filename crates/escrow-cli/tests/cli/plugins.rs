@@ -12,6 +12,10 @@ fn example(name: &str) -> PathBuf {
     root.join("examples/strategies").join(name)
 }
 
+/// The one in Python; an ordinary user may not be able to read the repository.
+const PLAIN_DIRECTORY: &str =
+    include_str!("../../../../examples/strategies/python/plain_directory.py");
+
 const PLAIN: &str =
     "sandbox: {custom_strategies: {plain: {module: plain_directory, class: PlainDirectory}}}\n";
 
@@ -20,11 +24,7 @@ fn furnished(config: &str) -> (World, Cli) {
     let (world, cli) = furnish(World::new());
     let app = world.dir("app");
     write(app.join("file"), "old\n");
-    fs::copy(
-        example("python/plain_directory.py"),
-        world.at("plain_directory.py"),
-    )
-    .expect("there is room");
+    write(world.at("plain_directory.py"), PLAIN_DIRECTORY);
     write(world.at("escrow.yaml"), config);
     cli.trust();
     (world, cli)
@@ -89,6 +89,7 @@ fn a_strategy_of_ones_own_is_found_by_every_way_to_name_it() {
 // rule P2, P3, P9, X3
 #[test]
 fn a_strategy_of_ones_own_lives_its_whole_life() {
+    as_user_too();
     let (world, cli) = furnished(PLAIN);
     world.dir("beside");
     write(world.at("beside/file"), "old\n");
@@ -132,6 +133,7 @@ fn read_text(path: &Path) -> String {
 // rule C15
 #[test]
 fn a_change_by_another_program_stops_a_commit_of_ones_own_strategy() {
+    as_user_too();
     let (world, cli) = furnished(PLAIN);
     json(&cli, "plan create p --resource ./app --strategy plain");
     put(&cli, "p app file", "new\n");
@@ -146,6 +148,7 @@ fn a_change_by_another_program_stops_a_commit_of_ones_own_strategy() {
 // rule X2, P2, P7
 #[test]
 fn an_incomplete_class_is_refused_with_what_lacks_and_an_unknown_name_with_the_known_ones() {
+    as_user_too();
     let (world, cli) = furnished(PLAIN);
     let lacking = "class Half:\n    def __init__(self): raise SystemExit('an instance was made')\n    \
         def create(self, plan_id, resource): pass\n    def read(self, ref, path): pass\n";
@@ -246,6 +249,7 @@ fn a_type_of_a_tree_starts_no_program_and_takes_no_isolation_away() {
 // rule X3
 #[test]
 fn a_file_of_a_tree_does_not_stand_for_the_users_class_or_the_sdk() {
+    as_user_too();
     let (world, cli) = furnish(World::new());
     // A name that is no UTF-8, and ends a list of paths.
     let odd = OsStr::from_bytes(b"user-home/.config/od\xff:d");
@@ -253,8 +257,7 @@ fn a_file_of_a_tree_does_not_stand_for_the_users_class_or_the_sdk() {
     fs::create_dir_all(world.at("user-home/.config")).expect("there is room");
     fs::create_dir_all(world.path().join(odd)).expect("there is room");
     symlink(OsStr::from_bytes(b"od\xff:d"), &own);
-    let example = example("python/plain_directory.py");
-    fs::copy(&example, own.join("plain_directory.py")).expect("there is room");
+    write(own.join("plain_directory.py"), PLAIN_DIRECTORY);
     let class = "plain_directory:PlainDirectory";
     write(
         own.join("escrow.yaml"),

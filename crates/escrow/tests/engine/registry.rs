@@ -17,6 +17,22 @@ use serde_json::json;
 use crate::support::options;
 use crate::toy::Toy;
 
+#[path = "../../examples/own_strategy.rs"]
+mod own_strategy;
+
+// rule P1, P7
+#[test]
+fn a_strategy_in_rust_of_the_examples_keeps_the_contract_and_lives_a_plan() {
+    let world = World::new();
+    let registry = own_strategy::registry(100);
+    let strategy = registry.get("small_copy").expect("it is registered");
+    let fixture = conformance::DirectoryFixture::new(world.path());
+    let problems = conformance::run(&**strategy, &fixture).problems();
+    assert_eq!(problems, Vec::<String>::new());
+    let story = own_strategy::story(&world.dir("story"));
+    story.unwrap_or_else(|error| panic!("{error}: {error:?}"));
+}
+
 // rule P2
 #[test]
 fn a_strategy_that_lacks_verbs_is_refused_with_their_names() {

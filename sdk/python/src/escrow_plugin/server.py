@@ -63,7 +63,7 @@ class Server:
         for line in self.reader:
             try:
                 message = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 self._send({"id": None, "error": {"code": -32700, "message": "this is not JSON"}})
                 continue
             if not isinstance(message, dict) or not isinstance(message.get("method"), str):
