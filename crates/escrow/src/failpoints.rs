@@ -72,6 +72,12 @@ pub const WALLS: &[&str] = &[
     "open-until-exec",
     // What was expected is not compared with what is released.
     "expected-not-compared",
+    // What is not the plan's is mounted so that it can be written.
+    "mounts-left-writable",
+    // Landlock confines nothing.
+    "no-second-wall",
+    // Both of these.
+    "both-walls-open",
 ];
 
 /// Whether this bug is wanted.

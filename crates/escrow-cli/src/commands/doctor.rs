@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use escrow::manager::Resolver;
+use escrow::run::Wall;
 use serde_json::{Value, json};
 
 use super::show;
@@ -31,6 +32,9 @@ impl DoctorArgs {
             Resolver::Checked => "name by name: this kernel has no openat2, or a filter forbids it",
         };
         let no_run = context.manager.why_no_run();
+        let walls = escrow::run::walls(no_run.as_deref());
+        let mut scope = walls.iter().filter(|wall| wall.name == "socket scope");
+        let scopes = scope.all(|wall| wall.missing.is_none());
         if ui.is_json() {
             let strategies: Vec<Value> = doctor
                 .verdicts
@@ -55,7 +59,8 @@ impl DoctorArgs {
                 "run": {
                     "works": no_run.is_none(),
                     "reason": no_run,
-                    "scopes_abstract_sockets": escrow::run::scopes_abstract_sockets(),
+                    "scopes_abstract_sockets": scopes,
+                    "walls": walls.iter().map(document).collect::<Vec<_>>(),
                 },
             }));
             return Ok(());
@@ -86,13 +91,30 @@ impl DoctorArgs {
             None => ui.line("  escrow run works: namespaces and mounts of its own, without root"),
             Some(why) => ui.line(&format!("  escrow run does not work here: {why}")),
         }
-        ui.line(match escrow::run::scopes_abstract_sockets() {
-            true => "    abstract Unix sockets of others are out of reach inside (Landlock)",
-            false => {
-                "    abstract Unix sockets of others can be reached inside, unless with `--network none`: \
-                this kernel cannot scope them (Landlock of Linux 6.12)"
-            }
-        });
+        for wall in &walls {
+            show_wall(wall, ui);
+        }
         Ok(())
+    }
+}
+
+fn document(wall: &Wall) -> Value {
+    json!({
+        "name": wall.name,
+        "there": wall.missing.is_none(),
+        "protects": wall.protects,
+        "reason": wall.missing,
+        "hint": wall.hint,
+    })
+}
+
+fn show_wall(wall: &Wall, ui: &Ui) {
+    let there = match wall.missing {
+        None => paint(Tone::Good, "there"),
+        Some(_) => paint(Tone::Careful, "not  "),
+    };
+    ui.line(&format!("    {there}  {:<18} {}", wall.name, wall.protects));
+    for more in wall.missing.iter().chain(&wall.hint) {
+        ui.line(&format!("           {:<18} {more}", ""));
     }
 }

@@ -44,6 +44,14 @@ fn documents_have_these_fields() {
     let doctor = json(&cli, "doctor app");
     let fields = "area area_reason at auto paths_confined run strategies";
     assert_eq!(keys(&doctor), fields);
+    assert_eq!(
+        keys(&doctor["run"]),
+        "reason scopes_abstract_sockets walls works"
+    );
+    assert_eq!(
+        keys(&doctor["run"]["walls"][0]),
+        "hint name protects reason there"
+    );
     let fields = "capabilities limit name reason works";
     assert_eq!(keys(&doctor["strategies"][0]), fields);
     let list = json(&cli, "strategy list");

@@ -301,6 +301,9 @@ fn doctor_gives_reasons_and_leaves_nothing() {
         assert!(text.contains(strategy), "{text}");
     }
     assert!(text.contains("auto takes "), "{text}");
+    for wall in ["namespaces", "system call filter", "socket scope", "limits"] {
+        assert!(text.contains(wall), "{text}");
+    }
     assert_eq!(world.areas(), [""; 0]);
     let missing = cli.fails("doctor nowhere", 1);
     assert!(missing.contains("cannot find the directory"), "{missing}");

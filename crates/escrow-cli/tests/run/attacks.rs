@@ -260,7 +260,7 @@ fn root_of_an_inner_namespace_reaches_nothing() {
 }
 
 /// Clones a tree with its mounts, makes it writable, and writes into it: the new calls, which mount(8) may not use.
-const TREE: &str = r#"
+pub(crate) const TREE: &str = r#"
 int main(int argc, char **argv) {
     for (int deep = 0; deep < 2; deep++) {
         int fd = syscall(428, -100, argv[1], 1 | O_CLOEXEC | (deep ? 0x8000 : 0));
@@ -378,7 +378,7 @@ fn a_command_that_kills_every_process_ends_with_them() {
     scene.unharmed();
 }
 
-const TRACE: &str = r#"
+pub(crate) const TRACE: &str = r#"
 int main(int argc, char **argv) {
     int pid = atoi(argv[1]);
     char path[64], byte;

@@ -430,7 +430,9 @@ fn stolen(bug: Option<&str>, network: &str, joins: usize) -> Vec<String> {
     let scene = Scene::with("overlay", |app| compile(app, "steal", STEAL));
     let secret = scene.beside.join("file");
     let secret = secret.to_str().expect("a plain path");
-    let thief = Running::ready(scene.cli.command(inside(
+    // The second wall would stop it too, whatever the first one does.
+    let thief = self::bug(&scene, "no-second-wall");
+    let thief = Running::ready(thief.command(inside(
         &format!("run --plan try --network {network}"),
         "./steal",
     )));

@@ -175,7 +175,7 @@ fn d19_the_callers_keys_were_read_and_overwritten() {
 
 /// Makes calls that programs have no use for, each so that it works where it may, or fails for another reason than being
 /// refused.
-const CALLS: &str = r#"
+pub(crate) const CALLS: &str = r#"
 #include <sched.h>
 #include <sys/wait.h>
 static void tried(const char *name, long answer) {
@@ -297,4 +297,43 @@ fn tools_that_nest_work_where_they_are_allowed_to() {
     has(&refused.stderr_text(), ["run.allow_userns", "escrow trust"]);
     cli.ok("trust --yes");
     cli.says(inside("run --new --rollback", nest), "made\n");
+}
+
+/// Should a mount be writable that must not be, Landlock still keeps a command from it.
+// attack D32
+#[test]
+fn d32_a_mount_that_was_left_writable_was_written() {
+    as_user_too();
+    if !cfg!(feature = "seeded-bugs") {
+        return skip("built without the feature seeded-bugs");
+    }
+    let script = "for way in 'echo evil > $BESIDE/file' 'rm $BESIDE/file' ': > $BESIDE/new' 'mkdir $BESIDE/dir' \
+            'mv a.txt $BESIDE/a' 'ln -s x $BESIDE/link' 'truncate -s 0 $BESIDE/file' 'mkfifo $BESIDE/pipe'; do
+            (eval \"$way\") 2>/dev/null && echo \"GOT $way\"
+        done
+        # What is the plan's works as ever.
+        mkdir -p d/e; echo x > d/e/f; mv d/e/f src/g; ln src/g h; echo y >> h; rm -r d; ln -s h l; mkfifo p; mv src moved
+        echo x > ~/f; mv ~/f ~/g; echo x > /tmp/f; echo x > /dev/null; echo x > /dev/stdout; exec 3<> p; cat h";
+    for strategy in STRATEGIES {
+        let scene = Scene::new(strategy);
+        let cli = crate::attacks_descriptors::bug(&scene, "mounts-left-writable");
+        let outcome = cli.run(in_try(script));
+        assert_eq!(
+            outcome.stdout_text(),
+            "x\nx\ny\n",
+            "{strategy}: {}",
+            outcome.stderr_text()
+        );
+        scene.unharmed();
+        let cli = crate::attacks_descriptors::bug(&scene, "both-walls-open");
+        let outcome = cli.run(inside(
+            "run --new --rollback",
+            "echo evil > $BESIDE/file && echo GOT it",
+        ));
+        assert_eq!(
+            outcome.stdout_text(),
+            "GOT it\n",
+            "the test can find what it looks for"
+        );
+    }
 }

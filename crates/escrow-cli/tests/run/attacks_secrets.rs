@@ -59,7 +59,8 @@ fn d22_credentials_in_the_home_directory_were_read() {
     );
     let mut found: Vec<&str> = said.lines().collect();
     let mut expected: Vec<&str> = listed.lines().collect();
-    (found.sort_unstable(), expected.sort_unstable());
+    found.sort_unstable();
+    expected.sort_unstable();
     assert_eq!(found, expected, "{said}");
     unchanged(&before, &home);
     assert_quiet(&world);

@@ -60,7 +60,7 @@ fn h1_a_command_that_multiplies_is_stopped() {
     );
     assert_eq!(outcome.stdout_text(), "made 5\n");
     lacks(&outcome.stderr_text(), ["limit"]);
-    assert_eq!(groups(), [PathBuf::new(); 0]);
+    assert_eq!(groups(), Vec::<PathBuf>::new());
     assert_quiet(&world);
 }
 
@@ -84,7 +84,7 @@ fn h2_a_command_that_takes_all_memory_is_stopped() {
     assert_eq!(cli.run("run --plan try -- ./take memory 200").status, 137);
     cli.ok(in_try("echo x > f"));
     has(&cli.fails("commit try", 1), ["ended with status 137"]);
-    assert_eq!(groups(), [PathBuf::new(); 0]);
+    assert_eq!(groups(), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_command_gets_its_share_of_the_processors_or_an_error() {
         "{quotas:?}"
     );
     assert_eq!(running.finish().status, 0);
-    assert_eq!(groups(), [PathBuf::new(); 0]);
+    assert_eq!(groups(), Vec::<PathBuf>::new());
 }
 
 // rule S5

@@ -14,6 +14,7 @@ mod attacks_kernel;
 mod attacks_root;
 mod attacks_secrets;
 mod attacks_streams;
+mod attacks_suite;
 mod checkpoints;
 mod flow;
 mod git;

@@ -508,7 +508,10 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
     cli.ok("plan create try --resource . --strategy filesystem_copy");
     let again = "unshare --map-current-user true 2>/dev/null && exec unshare --map-current-user sh -c \"$0\" \"$0\" \"$1\"; eval \"$1\"";
     let script = |line: &str| {
-        let model = cli.command(inside(line, "echo x > f"));
+        let model = match line {
+            "doctor" => cli.command(line),
+            line => cli.command(inside(line, "echo x > f")),
+        };
         let quote = |word: &OsStr| format!("'{}'", word.to_string_lossy());
         let words = model.get_args().map(quote);
         let words: Vec<String> = [quote(model.get_program())]
@@ -525,6 +528,9 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
     has(&said, ["namespaces", "escrow doctor"]);
     // No hint recommends to give up protection.
     lacks(&said, ["--unconfined"]);
+    let doctor = String::from_utf8_lossy(&script("doctor").stdout).into_owned();
+    let wall = doctor.lines().find(|line| line.contains("  namespaces  "));
+    assert!(wall.is_some_and(|line| line.contains("not  ")), "{doctor}");
     assert_eq!(cli.ok("diff try --name-status"), "");
     let told = script("run --plan try --unconfined");
     let holds = told.status.success();

@@ -235,7 +235,9 @@ impl Manager {
 
     fn notice(&self, text: String) {
         let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
-        notices.push(text);
+        if !notices.contains(&text) {
+            notices.push(text);
+        }
     }
 
     /// Takes the lock of a plan, and does nothing else: shared to look, alone to change.

@@ -24,8 +24,8 @@ use crate::model::{Action, DiffView, Limits, SandboxId, Scope, Shape};
 use crate::run::limits::{ControlGroups, PREFIX};
 use crate::run::spec::SOCKETS;
 use crate::run::{
-    Agent, Attached, CommandExit, Covered, Helper, MountedSandbox, NamespaceOptions, Output,
-    RunError, RunSpec, SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
+    Agent, Attached, CommandExit, Helper, MountedSandbox, NamespaceOptions, Output, RunError,
+    RunSpec, SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
 use crate::strategy::{Exposes, LiveView, Mount, Session, overlay, unsupported};
@@ -535,14 +535,12 @@ impl Manager {
             Some(home) => self.scratch_layers(plan, home, views, (fork, look.scratch))?,
             None => None,
         };
-        let covered = match there {
-            None => self.covered(views, &look)?,
-            Some(_) => Covered::default(),
-        };
+        let covered = self.covered(views, &look)?;
         Ok(RunSpec {
             views: shown,
             scratch,
             hidden,
+            home: home.and_then(|home| state_dir::canonical(home).ok().map(Location::from)),
             covered,
             look,
             directory: Location::from(state_dir::canonical(request.directory)?),

@@ -217,6 +217,17 @@ pub(super) fn exceeded(limits: &Limits) -> Option<String> {
     (all.iter().map(proportional).sum::<u64>() > memory).then(|| memory_text(memory))
 }
 
+/// The controllers of which this user can make no group.
+pub(super) fn without_groups() -> Vec<&'static str> {
+    let hierarchies = Hierarchies::read();
+    let can = |name: &&str| {
+        let place = hierarchies.place(name);
+        place.is_some_and(|place| fs::access(&place.dir, fs::Access::WRITE_OK).is_ok())
+    };
+    let all = ["memory", "pids", "cpu"].into_iter();
+    all.filter(|name| !can(name)).collect()
+}
+
 /// Where a group can be made.
 struct Place {
     dir: PathBuf,
@@ -301,7 +312,7 @@ impl Hierarchies {
 }
 
 /// A small file of the kernel; nothing where it cannot be read.
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     let read = || -> Result<Vec<u8>, Errno> {
         let fd = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let (mut all, mut buffer) = (Vec::new(), [0; 4096]);

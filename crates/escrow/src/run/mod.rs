@@ -28,6 +28,7 @@
 //! | `supervise` | the outside: terminal, job control, exit status |
 //! | `console` | terminal, standard input and signals, as the caller shares them |
 //! | `streams` | files on the standard streams are copied through pipes |
+//! | `landlock` | a second wall: nothing is written but where the mounts let it be |
 //! | `limits` | memory, processes and processors of a command are limited |
 //! | `secrets` | which files and variables hold credentials, by name |
 //! | `filter` | the system calls that commands are refused |
@@ -35,12 +36,14 @@
 //! | `program` | other programs are started here, and have a time limit |
 //! | `unconfined` | a command in the directory of a sandbox, where nothing confines it |
 //! | `pause` | every process inside is paused while a snapshot is kept or restored |
+//! | `walls` | which of all this the machine has, and why not |
 //! | `sys` | the system calls that have no safe form |
 
 mod ask;
 mod console;
 mod filter;
 pub mod idmap;
+mod landlock;
 mod launcher;
 pub(crate) mod limits;
 mod monitor;
@@ -53,6 +56,7 @@ mod streams;
 mod supervise;
 mod sys;
 mod unconfined;
+mod walls;
 
 pub(crate) use ask::Helper;
 pub use ask::{AGENT, Answer, Question, ask};
@@ -67,15 +71,11 @@ use supervise::at;
 pub use supervise::{CommandExit, RunError};
 pub(crate) use supervise::{SupervisorOptions, at_io, supervise};
 pub(crate) use unconfined::unconfined;
+pub use walls::{Wall, walls};
 
 use serde::{Deserialize, Serialize};
 
 use crate::fs::process::ProcessIdentity;
-
-/// Whether a command that shares the network with the machine cannot reach abstract Unix sockets of others.
-pub fn scopes_abstract_sockets() -> bool {
-    sys::can_scope_abstract_sockets()
-}
 
 /// What those inside tell the supervisor.
 #[derive(Debug, Serialize, Deserialize)]

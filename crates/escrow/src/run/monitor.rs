@@ -17,7 +17,7 @@ use rustix::termios::tcsetpgrp;
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
-use super::{Event, Request, filter, limits, sys};
+use super::{Event, Request, filter, landlock, limits, sys};
 use crate::failpoints;
 use crate::fs::process;
 use crate::model::Limits;
@@ -215,11 +215,7 @@ fn prepare(
         // The filter refuses every call that could use a key: where the kernel has no keys, or a user too many, nothing is lost.
         Ok(()) | Err(_) => {}
     }
-    // Without a network of its own it would share them with every other plan, and with the machine.
-    if spec.look.network {
-        let scoped = sys::scope_abstract_sockets();
-        scoped.map_err(at("close the way to others' abstract sockets"))?;
-    }
+    landlock::confine(spec).map_err(at("confine the command by Landlock"))?;
     let filter = filter::program(spec.look.userns);
     sys::filter_calls(filter).map_err(at("filter system calls"))?;
     if open {

@@ -17,6 +17,7 @@ use super::launcher::StepResult;
 use super::spec::{MountedSandbox, RunSpec, SOCKETS};
 use super::supervise::{RunError, at};
 use super::sys;
+use crate::failpoints;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 
@@ -101,7 +102,9 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<(Vec<OwnedFd>, Option<String>)>
     let names = names()?;
     let root = fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(at("open the root"))?;
-    sys::read_only(root.as_fd()).map_err(at("make everything else read-only"))?;
+    if !failpoints::bug("mounts-left-writable") && !failpoints::bug("both-walls-open") {
+        sys::read_only(root.as_fd()).map_err(at("make everything else read-only"))?;
+    }
     put(tmpfs("1777")?.as_fd(), Path::new("/tmp"))?;
     if is_there(Path::new("/run")) {
         put(tmpfs("0755")?.as_fd(), Path::new("/run"))?;

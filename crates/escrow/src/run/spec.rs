@@ -70,6 +70,8 @@ pub struct RunSpec {
     pub views: Vec<MountedSandbox>,
     /// The home directory, and a layer over it that is thrown away.
     pub scratch: Option<(Location, Layers)>,
+    /// The home directory, for those who join too.
+    pub home: Option<Location>,
     /// Directories of which nothing can be seen.
     pub hidden: Vec<Location>,
     /// What is covered by something empty.

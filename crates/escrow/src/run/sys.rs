@@ -222,42 +222,70 @@ pub(super) fn keep_only(kept: &mut [i32], mut from: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether the kernel can confine processes to abstract Unix sockets of their own.
-pub(super) fn can_scope_abstract_sockets() -> bool {
+/// Which version of Landlock the kernel has; 0 if none.
+pub(super) fn landlock_version() -> i64 {
     const VERSION: u32 = 1;
-    const SCOPES: i64 = 6;
     let none = std::ptr::null::<libc::c_void>();
     // SAFETY: only asks for a number.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) };
-    version >= SCOPES
+    version.max(0)
 }
 
-/// Confines this process and its descendants to abstract Unix sockets of their own, by Landlock. Does
-/// nothing where the kernel cannot (before Linux 6.12).
-pub(super) fn scope_abstract_sockets() -> Result<(), Errno> {
-    const ABSTRACT_UNIX_SOCKET: u64 = 1;
+/// New rules of Landlock, which permit nothing yet of these accesses to files, and none of what is scoped.
+pub(super) fn landlock_rules(files: u64, scoped: u64) -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct LandlockRules {
         files: u64,
         network: u64,
         scoped: u64,
     }
-    if !can_scope_abstract_sockets() {
-        return Ok(());
-    }
+    let network = 0;
     let rules = LandlockRules {
-        files: 0,
-        network: 0,
-        scoped: ABSTRACT_UNIX_SOCKET,
+        files,
+        network,
+        scoped,
     };
     let size = size_of::<LandlockRules>();
     // SAFETY: the rules are of the size that is passed, and live until the call returns.
     let made =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const rules, size, 0) };
     // SAFETY: the descriptor is new and ours.
-    let made = unsafe { OwnedFd::from_raw_fd(check(made)? as i32) };
+    Ok(unsafe { OwnedFd::from_raw_fd(check(made)? as i32) })
+}
+
+/// Permits these accesses to a file, or below a directory.
+pub(super) fn landlock_permit(
+    rules: &OwnedFd,
+    at: BorrowedFd<'_>,
+    access: u64,
+) -> Result<(), Errno> {
+    #[repr(C, packed)]
+    struct BelowPath {
+        access: u64,
+        parent: i32,
+    }
+    const BELOW_PATH: u32 = 1;
+    let parent = at.as_raw_fd();
+    let rule = BelowPath { access, parent };
+    let fd = rules.as_raw_fd();
+    // SAFETY: the rule is of the kind that is named, and lives until the call returns.
+    let added = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            fd,
+            BELOW_PATH,
+            &raw const rule,
+            0,
+        )
+    };
+    check(added).map(drop)
+}
+
+/// Confines this process and its descendants by rules.
+pub(super) fn landlock_enter(rules: &OwnedFd) -> Result<(), Errno> {
     // SAFETY: takes numbers only.
-    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, made.as_raw_fd(), 0) }).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) })
+        .map(drop)
 }
 
 /// Makes a mount and everything below it read-only; set-user-id programs and device nodes on it mean
