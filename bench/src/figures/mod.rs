@@ -20,7 +20,7 @@ use crate::report::Section;
 pub(crate) type Figures = fn(&Bench) -> Section;
 
 /// All of them with their names, in the order of the report.
-pub(crate) const ALL: [(&str, Figures); 12] = [
+pub(crate) const ALL: [(&str, Figures); 13] = [
     ("copy", copy::figures),
     ("overlay", overlay::figures),
     ("unchanged", diff::unchanged),

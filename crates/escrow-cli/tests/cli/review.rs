@@ -117,10 +117,8 @@ fn scatter(rng: &mut Rng, at: &Path) {
     ];
     let name = rng.pick(&names);
     let path = at.join(format!("{name}{}", rng.below(3)));
-    if let Ok(found) = fs::symlink_metadata(&path) {
-        if rng.below(4) == 0 || found.is_symlink() {
-            remove(&path);
-        }
+    if fs::symlink_metadata(&path).is_ok_and(|found| rng.below(4) == 0 || found.is_symlink()) {
+        remove(&path);
     }
     fs::create_dir_all(path.parent().expect("it lies in one")).expect("a directory");
     if fs::symlink_metadata(&path).is_err() && rng.below(4) == 0 {
