@@ -547,13 +547,17 @@ impl GitWorktree {
         if let Some(area) = area {
             repository.settle_locks(name, area)?;
         }
-        // Only the process that was to make the reference, and died, can have locked it.
+        // Only a process of ours can have locked it: one that died, or a git that could not remove its lock.
         let lock = history::path_of(format!("{name}.lock").as_bytes())?;
         let shared = Dir::open(repository.common())?;
-        if shared.stat_path(&lock)?.is_some() {
-            let (parent, name) = shared.parent(&lock)?;
-            parent.unlink(name)?;
-        }
+        let unlock = || match shared.stat_path(&lock)? {
+            Some(_) => {
+                let (parent, name) = shared.parent(&lock)?;
+                parent.unlink(name)
+            }
+            None => Ok(()),
+        };
+        unlock()?;
         if let Some(old) = repository.value(git, name)? {
             let gone = RefMove {
                 name: name.to_owned(),
@@ -562,6 +566,7 @@ impl GitWorktree {
             };
             repository.move_refs(git, &[gone], "escrow: cleanup", area)?;
         }
+        unlock()?;
         // The directory of the last such reference goes with it, and that of their reflogs, which some settings ask for.
         for above in ["logs/refs", "refs"] {
             let above = match Dir::open(&repository.common().join(above)) {
