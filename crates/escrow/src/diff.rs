@@ -119,14 +119,15 @@ pub fn line_counts(
     if !content || other(sides.0) || other(sides.1) || sides == (None, None) {
         return Ok(None);
     }
-    let old = match side(sides.0, &|| contents.original(&change.path)) {
-        // Another process took it away.
-        Err(Error::Fs(error)) if error.is_absent() || error.leaves() => return Ok(None),
-        answer => answer?,
-    };
-    let new = side(sides.1, &|| contents.sandbox(&change.path))?;
-    let (DiffSide::Text(old), DiffSide::Text(new)) = (old, new) else {
-        return Ok(None);
+    let old = side(sides.0, &|| contents.original(&change.path));
+    let new = side(sides.1, &|| contents.sandbox(&change.path));
+    let (old, new) = match (old, new) {
+        (Err(error @ Error::Denied { .. }), _) | (_, Err(error @ Error::Denied { .. })) => {
+            return Err(error);
+        }
+        (Ok(DiffSide::Text(old)), Ok(DiffSide::Text(new))) => (old, new),
+        // Of what is gone meanwhile, or closed to this user, nothing is counted; the change is listed all the same.
+        _ => return Ok(None),
     };
     let (old, new) = (lines(&old), lines(&new));
     let (mut plus, mut minus) = (0, 0);

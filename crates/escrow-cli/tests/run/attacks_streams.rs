@@ -188,3 +188,17 @@ fn d26_a_command_that_stops_itself_can_be_ended() {
     assert_eq!(outcome.status, 143, "{}", outcome.stderr);
     scene.unharmed();
 }
+
+/// A pipe with a name that nothing reads any more keeps its output, not the run.
+// rule S5
+#[test]
+fn an_output_that_nothing_takes_does_not_keep_the_run() {
+    as_user_too();
+    let (world, cli) = world();
+    sh(world.path(), "mkfifo full");
+    let line = "exec 3<> full; \"$0\" \"$@\" > full";
+    let mut command = cli.behind(&["sh", "-c", line], words("-q run --timeout 1s -- yes"));
+    let status = command.current_dir(world.path()).status();
+    assert_eq!(status.expect("there is a shell").code(), Some(125));
+    assert_quiet(&world);
+}

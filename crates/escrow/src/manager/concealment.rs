@@ -120,6 +120,7 @@ impl Manager {
         &self,
         views: &[SandboxView],
         look: &NamespaceOptions,
+        used: &[PathBuf],
     ) -> Result<Covered> {
         let mut covered = Covered::default();
         let resources: Vec<&Path> = views
@@ -167,12 +168,10 @@ impl Manager {
         covered.paths = paths;
         // As `/tmp`, but where one works there, what lies beside is needed.
         let private = Path::new("/var/tmp");
-        let mut used = resources
-            .iter()
-            .copied()
-            .chain(homes.iter().map(PathBuf::as_path));
-        let used = used.any(|at| at.starts_with(private));
-        if state_dir::canonical(private).is_ok_and(|real| real == private) && !used {
+        let homes_and_used = homes.iter().chain(used).map(PathBuf::as_path);
+        let mut needed = resources.iter().copied().chain(homes_and_used);
+        let needed = needed.any(|at| at.starts_with(private));
+        if state_dir::canonical(private).is_ok_and(|real| real == private) && !needed {
             covered.private.push(Location::from(private));
         }
         let others = secrets::HOMES.iter().map(Path::new);
@@ -180,8 +179,15 @@ impl Manager {
             let others = others.as_path();
             let own = homes.iter().find(|home| home.starts_with(others));
             let visible = look.shown.iter().any(|path| path.as_path() == others);
+            let elsewhere = |path: &&PathBuf| {
+                let mut kept = resources.iter().copied();
+                let kept = kept.any(|at| path.starts_with(at));
+                !kept && !own.is_some_and(|own| path.starts_with(own))
+            };
+            let mut needed = used.iter().filter(elsewhere);
+            let needed = needed.any(|path| path.starts_with(others));
             match own {
-                _ if visible || resources.contains(&others) => {}
+                _ if visible || needed || resources.contains(&others) => {}
                 Some(own) if own == others => {}
                 own => covered.homes.push((
                     Location::from(others),

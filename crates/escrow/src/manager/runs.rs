@@ -440,6 +440,9 @@ impl Manager {
             Some(look) if hidden.iter().any(|path| !look.hidden.contains(path)) => {
                 other("fewer paths are hidden there")
             }
+            Some(look) if request.agent == Some(None) && agent_is_shown(look) => {
+                other("credentials of an agent are shown there")
+            }
             // An agent that was not named joins with what is shown.
             Some(look)
                 if (!request.show.is_empty() || request.agent.flatten().is_some())
@@ -464,7 +467,15 @@ impl Manager {
         fork: Option<&Dir>,
     ) -> Result<RunSpec> {
         let there = entry.there.as_ref();
-        let look = self.namespace_options(plan, views, request, there.map(|(_, look)| look))?;
+        let mut look = self.namespace_options(plan, views, request, there.map(|(_, look)| look))?;
+        if fork.is_some() {
+            // What validates a release sees all of it: what is hidden from commands may be what it looks for.
+            let in_plan = |path: &Location| {
+                let mut all = views.iter().map(|view| view.resource.at.as_path());
+                all.any(|at| path.as_path().starts_with(at))
+            };
+            look.hidden.retain(|path| !in_plan(path));
+        }
         let (mut shown, mut variables) = (Vec::new(), Vec::new());
         for view in views {
             let reference = &view.sandbox.reference;
@@ -524,6 +535,15 @@ impl Manager {
             // What leads to the original's server, and its password, stay outside.
             environment.retain(|(name, _)| !name.as_encoded_bytes().starts_with(b"PG"));
         }
+        // Where one works, and where programs are, one sees.
+        let directory = state_dir::canonical(request.directory)?;
+        let mut used = vec![directory.clone()];
+        let directory = Location::from(directory);
+        let path = environment.iter().find(|(name, _)| name == "PATH");
+        used.extend(
+            path.iter()
+                .flat_map(|(_, path)| std::env::split_paths(path)),
+        );
         let environment = environment
             .iter()
             .map(|(name, value)| (text(name), text(value)));
@@ -535,7 +555,7 @@ impl Manager {
             Some(home) => self.scratch_layers(plan, home, views, (fork, look.scratch))?,
             None => None,
         };
-        let covered = self.covered(views, &look)?;
+        let covered = self.covered(views, &look, &used)?;
         Ok(RunSpec {
             views: shown,
             scratch,
@@ -543,7 +563,7 @@ impl Manager {
             home: home.and_then(|home| state_dir::canonical(home).ok().map(Location::from)),
             covered,
             look,
-            directory: Location::from(state_dir::canonical(request.directory)?),
+            directory,
             command: request.command.iter().map(text).collect(),
             environment,
             socket,
@@ -639,6 +659,15 @@ impl Manager {
         });
         Ok(Some((session, share)))
     }
+}
+
+/// Whether a namespace shows what one of the known agents logs in with.
+fn agent_is_shown(look: &NamespaceOptions) -> bool {
+    let mut paths = Agent::ALL.iter().flat_map(|(_, agent)| agent.paths());
+    paths.any(|path| {
+        let mut shown = look.shown.iter();
+        shown.any(|one| one.as_path().ends_with(path))
+    })
 }
 
 /// A command as people read it.

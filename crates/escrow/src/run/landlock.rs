@@ -65,10 +65,13 @@ pub(super) fn confine(spec: &RunSpec) -> Result<(), Errno> {
             .map(|one| &one.at)
             .chain(home)
             .chain(&spec.look.writable);
-        let covered = spec.covered.paths.iter().chain(&spec.covered.private);
-        let own = own.chain(covered).map(|path| path.as_path());
+        let own = own.chain(&spec.covered.private).map(|path| path.as_path());
         for path in own.chain(PRIVATE.iter().map(Path::new)) {
-            permit(&rules, path)?;
+            permit(&rules, path, OFlags::empty())?;
+        }
+        // A link is not covered: it leads to something that can be seen, and need not be written.
+        for path in &spec.covered.paths {
+            permit(&rules, path.as_path(), OFlags::NOFOLLOW)?;
         }
         // A terminal is the caller's, and can be opened again by the name of the stream.
         use rustix::stdio::{stderr, stdin, stdout};
@@ -78,18 +81,25 @@ pub(super) fn confine(spec: &RunSpec) -> Result<(), Errno> {
             }
         }
     }
-    sys::landlock_enter(&rules)
+    match sys::landlock_enter(&rules) {
+        // Inside of as many walls as the kernel takes.
+        Err(Errno::TOOBIG) => Ok(()),
+        entered => entered,
+    }
 }
 
-fn permit(rules: &std::os::fd::OwnedFd, path: &Path) -> Result<(), Errno> {
+fn permit(rules: &std::os::fd::OwnedFd, path: &Path, how: OFlags) -> Result<(), Errno> {
     use std::os::fd::AsFd;
-    let at = match fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-        // What is not there cannot be written.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(()),
-        at => at?,
+    // What cannot be opened, or looked at, cannot be written.
+    let Ok(at) = fs::open(path, OFlags::PATH | OFlags::CLOEXEC | how, Mode::empty()) else {
+        return Ok(());
     };
-    let access = match FileType::from_raw_mode(fs::fstat(&at)?.st_mode) {
+    let Ok(stat) = fs::fstat(&at) else {
+        return Ok(());
+    };
+    let access = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => TO_A_TREE,
+        FileType::Symlink => return Ok(()),
         _ => TO_A_FILE,
     };
     sys::landlock_permit(rules, at.as_fd(), access)

@@ -54,13 +54,14 @@ impl ControlGroups {
             true => Hierarchies::read(),
             false => return Ok(made),
         };
-        for controller in wanted
+        let wanted: Vec<&str> = wanted
             .iter()
             .filter(|(_, wanted)| *wanted)
             .map(|(name, _)| *name)
-        {
+            .collect();
+        for controller in wanted.iter().copied() {
             if hierarchies
-                .place(controller)
+                .place(controller, &wanted)
                 .is_some_and(|place| made.add(&place, controller, name))
             {
                 continue;
@@ -221,7 +222,7 @@ pub(super) fn exceeded(limits: &Limits) -> Option<String> {
 pub(super) fn without_groups() -> Vec<&'static str> {
     let hierarchies = Hierarchies::read();
     let can = |name: &&str| {
-        let place = hierarchies.place(name);
+        let place = hierarchies.place(name, &[name]);
         place.is_some_and(|place| fs::access(&place.dir, fs::Access::WRITE_OK).is_ok())
     };
     let all = ["memory", "pids", "cpu"].into_iter();
@@ -290,13 +291,14 @@ impl Hierarchies {
         found
     }
 
-    /// Where a group with this controller can be made: in version 2 in the nearest group above this process whose
-    /// children have it.
-    fn place(&self, controller: &str) -> Option<Place> {
+    /// Where a group with this controller can be made: in version 2, where a process is in one group only, in the nearest
+    /// group above this process whose children have all that are wanted.
+    fn place(&self, controller: &str, wanted: &[&str]) -> Option<Place> {
         if let Some((own, top)) = &self.newer {
             let has = |dir: &&Path| {
                 let enabled = text(&dir.join("cgroup.subtree_control"));
-                enabled.split_whitespace().any(|name| name == controller)
+                let enabled: Vec<&str> = enabled.split_whitespace().collect();
+                wanted.iter().all(|name| enabled.contains(name))
             };
             let mut above = own.ancestors().take_while(|dir| dir.starts_with(top));
             if let Some(dir) =

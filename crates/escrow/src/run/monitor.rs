@@ -221,11 +221,12 @@ fn prepare(
     if open {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Between two looks of the monitor too; root has no such limit.
-    if let Some(pids) = spec.supervised.pids {
+    // Between two looks of the monitor too; root has no such limit. Beside other commands it would count theirs.
+    if let Some(pids) = spec.supervised.pids.filter(|_| spec.inside.is_none()) {
+        let most = Some(pids.saturating_add(OWN));
         let limit = Rlimit {
-            current: Some(pids + OWN),
-            maximum: Some(pids + OWN),
+            current: most,
+            maximum: most,
         };
         setrlimit(Resource::Nproc, limit).map_err(at("limit processes"))?;
     }

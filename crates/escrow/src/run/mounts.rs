@@ -49,8 +49,8 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<(Vec<OwnedFd>, Option<String>)>
             // An ordinary user cannot lay a layer over what root mounted something in.
             Err(RunError::Step { errno, .. }) if errno == Errno::INVAL => {
                 notice = Some(format!(
-                    "the home directory '{home}' cannot be written inside: no layer can be laid over it, as where a file \
-                    system is mounted in it"
+                    "the home directory '{home}' cannot be written inside, and sockets in it can be reached: no layer can \
+                    be laid over it, as where a file system is mounted in it"
                 ));
             }
             Err(failed) => return Err(failed),
@@ -170,9 +170,13 @@ fn cover(paths: &[Location]) -> StepResult<()> {
                 clone_tree(&own, OpenTreeFlags::empty())?
             }
             _ => {
-                let file = empty.join("file");
+                let (name, content) = mask_of(path.as_path());
+                let file = empty.join(name);
                 if !is_there(&file) {
                     make_file(&file)?;
+                    let written = fs::open(&file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+                        .and_then(|file| rustix::io::write(file, content));
+                    written.map_err(at(format!("hide '{path}'")))?;
                 }
                 let mask = clone_tree(&file, OpenTreeFlags::empty())?;
                 sys::fixed(mask.as_fd()).map_err(at(format!("hide '{path}'")))?;
@@ -185,6 +189,19 @@ fn cover(paths: &[Location]) -> StepResult<()> {
         })?;
     }
     Ok(())
+}
+
+/// What stands in the place of a hidden file: nothing, in a form that the program which reads it takes for nothing.
+fn mask_of(path: &Path) -> (&'static str, &'static [u8]) {
+    let has = |end: &str| {
+        path.extension()
+            .is_some_and(|found| found.eq_ignore_ascii_case(end))
+    };
+    match () {
+        () if has("json") => ("json", b"{}\n"),
+        () if has("config") => ("config", b"<configuration/>\n"),
+        () => ("file", b""),
+    }
 }
 
 /// Makes a sandbox read-only for good. Refused while a process has a file open, or mapped, for writing. Layers are a file

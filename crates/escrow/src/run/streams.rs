@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -22,6 +22,15 @@ const PIPES: i64 = 0x5049_5045;
 
 /// How much is copied at once.
 const CHUNK: usize = 64 * 1024;
+
+/// How much a pipe that takes anything takes without waiting.
+const AT_ONCE: usize = 4096;
+
+/// How long output is waited for that nothing takes, when the command has ended.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
 
 /// The null device.
 pub(super) fn is_null(stat: &Stat) -> bool {
@@ -72,6 +81,36 @@ impl Relays {
     }
 }
 
+/// Writes all of it. A pipe or a device that takes nothing is waited for as long as the command runs, and a little longer.
+fn pour(to: &mut std::fs::File, bytes: &[u8], ended: &OwnedFd) -> io::Result<()> {
+    if FileType::from_raw_mode(fstat(&*to)?.st_mode) == FileType::RegularFile {
+        return to.write_all(bytes);
+    }
+    for part in bytes.chunks(AT_ONCE) {
+        let mut over = false;
+        loop {
+            let wait = over.then_some(&PATIENCE);
+            let mut ready = [
+                PollFd::new(&*to, PollFlags::OUT),
+                PollFd::new(ended, PollFlags::IN),
+            ];
+            // What has ended has ended: from then on only the other is waited for.
+            let looked = if over { 1 } else { 2 };
+            match poll(&mut ready[..looked], wait) {
+                Ok(0) => return Err(Errno::TIMEDOUT.into()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            if !ready[0].revents().is_empty() {
+                break;
+            }
+            over = over || !ready[1].revents().is_empty();
+        }
+        to.write_all(part)?;
+    }
+    Ok(())
+}
+
 fn relay(from: &OwnedFd, ended: &OwnedFd, mut to: std::fs::File) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     // What is left when the command has ended is not more than the pipe holds.
@@ -91,7 +130,7 @@ fn relay(from: &OwnedFd, ended: &OwnedFd, mut to: std::fs::File) -> io::Result<(
         let most = left.unwrap_or(CHUNK).min(CHUNK);
         match rustix::io::read(from, &mut buffer[..most]) {
             Ok(0) => return Ok(()),
-            Ok(length) => match to.write_all(&buffer[..length]) {
+            Ok(length) => match pour(&mut to, &buffer[..length], ended) {
                 // The command is told by the end of its pipe, as it would be without us.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 written => {
