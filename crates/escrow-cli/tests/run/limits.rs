@@ -4,21 +4,27 @@
 use crate::attacks::compile;
 use crate::*;
 
-/// The control groups that were left behind: without a process, and still there after a while. Other tests have theirs.
-fn groups() -> Vec<PathBuf> {
-    let find = "find /sys/fs/cgroup -maxdepth 6 -type d -name 'escrow-run-*' | while read dir; do grep -q . $dir/cgroup.procs 2>/dev/null || echo $dir; done";
-    let list = || -> BTreeSet<PathBuf> { sh("/", find).lines().map(PathBuf::from).collect() };
-    let mut left = list();
+/// The control groups of commands.
+fn groups() -> BTreeSet<PathBuf> {
+    let find = "find /sys/fs/cgroup -maxdepth 6 -type d -name 'escrow-run-*'";
+    sh("/", find).lines().map(PathBuf::from).collect()
+}
+
+/// Those without a process that are still there after a while. Other tests have theirs.
+fn left_behind() -> BTreeSet<PathBuf> {
+    let is_empty = |dir: &PathBuf| {
+        let members = fs::read_to_string(dir.join("cgroup.procs"));
+        members.is_ok_and(|members| members.is_empty())
+    };
+    let mut left = groups();
     for _ in 0..50 {
-        left.retain(|dir| dir.exists());
+        left.retain(is_empty);
         if left.is_empty() {
             break;
         }
         thread::sleep(Duration::from_millis(200));
-        let now = list();
-        left.retain(|dir| now.contains(dir));
     }
-    left.into_iter().collect()
+    left
 }
 
 /// Takes so many MiB of memory, or as many processes, and waits.
@@ -59,7 +65,7 @@ fn h1_a_command_that_multiplies_is_stopped() {
     );
     assert_eq!(outcome.stdout_text(), "made 5\n");
     lacks(&outcome.stderr_text(), ["limit"]);
-    assert_eq!(groups(), Vec::<PathBuf>::new());
+    assert_eq!(left_behind(), BTreeSet::new());
     assert_quiet(&world);
 }
 
@@ -83,7 +89,7 @@ fn h2_a_command_that_takes_all_memory_is_stopped() {
     assert_eq!(cli.run("run --plan try -- ./take memory 200").status, 137);
     cli.ok(in_try("echo x > f"));
     has(&cli.fails("commit try", 1), ["ended with status 137"]);
-    assert_eq!(groups(), Vec::<PathBuf>::new());
+    assert_eq!(left_behind(), BTreeSet::new());
 }
 
 #[test]
@@ -111,7 +117,7 @@ fn a_command_gets_its_share_of_the_processors_or_an_error() {
         "{quotas:?}"
     );
     assert_eq!(running.finish().status, 0);
-    assert_eq!(groups(), Vec::<PathBuf>::new());
+    assert_eq!(left_behind(), BTreeSet::new());
 }
 
 // rule S5

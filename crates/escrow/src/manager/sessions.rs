@@ -157,12 +157,20 @@ impl Manager {
         }
     }
 
-    /// Refuses while a command is inside.
+    /// Refuses while a command is inside. A namespace that no command has a share in any more is about to end, and waited for.
     pub(super) fn check_quiet(&self, plan: &Plan) -> Result<()> {
-        match self.live(plan)? {
-            SessionState::Idle => Ok(()),
-            SessionState::Passing | SessionState::Inside(_) => Err(self.live_error(plan)),
+        let shares = share_name(plan);
+        let take = |shared| Lock::take(&self.locks, &shares, shared, Duration::ZERO);
+        let start = Instant::now();
+        while self.live(plan)? != SessionState::Idle {
+            // Only the reaper refuses a share; only commands, and what is done through their namespace, refuse all of it.
+            let ends = take(false)?.is_some() || take(true)?.is_none();
+            if !ends || start.elapsed() >= self.options.patience {
+                return Err(self.live_error(plan));
+            }
+            std::thread::sleep(PAUSE);
         }
+        Ok(())
     }
 
     /// Pauses every command inside for as long as what is returned lives; `None` where no command is inside.
