@@ -188,6 +188,27 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
         cli.ok(inside("run --plan u", "echo x >> lib/l; git -C lib -c user.name=U -c user.email=u@e commit -qam x; echo y > y"));
         assert_eq!(fails_as(&cli, "commit u --yes", 1), "unsupported");
         cli.ok(inside("run --plan u", "git -C lib reset -q --soft HEAD^"));
+        // Nor is what names one, in the history or the index, though its HEAD is back where it was; nor where it has none.
+        for (work, said) in [
+            (
+                "set -e; cd lib; git checkout -q -b fix; git -c user.name=U -c user.email=u@e commit -qm fix; cd ..
+                 git add lib; git commit -qm names; git -C lib checkout -q -; echo z > z; git add z; git commit -qm later",
+                "does not have",
+            ),
+            (
+                "git reset -q --hard HEAD~2 && git update-index --cacheinfo 160000,$(git -C lib rev-parse fix),lib",
+                "does not have",
+            ),
+            (
+                "git reset -q && git -C lib checkout -q --orphan none",
+                "HEAD",
+            ),
+        ] {
+            cli.ok(inside("run --plan u", work));
+            let failed = cli.fails(words("commit u --yes"), 1);
+            assert!(failed.contains("the submodule 'lib'"), "{failed}");
+            assert!(failed.contains(said), "{failed}");
+        }
         cli.ok(words("rollback u --yes"));
         cli.ok(words("cleanup u --yes"));
         assert_eq!(state(&lib), before);

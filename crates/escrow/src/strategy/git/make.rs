@@ -9,6 +9,7 @@ use super::GitMetadata;
 use super::command::{Git, GitCall};
 use super::history::{History, in_git_dir};
 use super::intent::{Release, SETTINGS};
+use super::modules;
 use super::release::{BranchMove, Found, Merge, merge, read_blobs};
 use super::replace::{self, NewFile};
 use super::repository::{RefMove, line, zero};
@@ -51,6 +52,7 @@ impl Making<'_> {
             });
         }
         release.moves.extend(found.others.iter().cloned());
+        self.check_modules(&release)?;
         self.stage_files(&found, &mut release)?;
         self.pack(&release)?;
         remove::remove(self.area, b"objects")?;
@@ -267,6 +269,43 @@ impl Making<'_> {
         Ok(())
     }
 
+    /// Refuses what names commits of a submodule that the user does not have.
+    fn check_modules(&self, release: &Release) -> Result<()> {
+        let modules = &self.sandbox.modules;
+        if modules.is_empty() {
+            return Ok(());
+        }
+        let mut asked = String::new();
+        for id in release.moves.iter().filter_map(|one| one.new.as_ref()) {
+            asked.extend([id, "\n"]);
+        }
+        for id in self.known()?.lines() {
+            asked.extend(["^", id, "\n"]);
+        }
+        let commits = self.call().args(["rev-list", "--stdin"]);
+        let commits = commits.input(asked).run()?;
+        let paths = modules.iter().map(|one| one.files().as_bytes());
+        let mut pointers = trees::pointers(self.call(), commits, paths)?;
+        for one in &release.index {
+            let staged = one.new.values().filter(|(mode, _)| mode == SUBMODULE);
+            let ids = pointers.entry(one.path.as_bytes().to_vec()).or_default();
+            ids.extend(staged.map(|(_, id)| id.clone()));
+        }
+        modules::check_pointers(self.git, modules, &pointers)
+    }
+
+    /// What the user has, one per line.
+    fn known(&self) -> Result<String> {
+        let call = self.sandbox.repository.call(self.git);
+        let said = call
+            .args(["for-each-ref", "--format=%(objectname)"])
+            .run()?;
+        let mut known = String::from_utf8_lossy(&said).into_owned();
+        let base = self.sandbox.head.commit.iter();
+        known.extend(base.flat_map(|id| [id.as_str(), "\n"]));
+        Ok(known)
+    }
+
     /// Writes the objects that the user does not have as a pack, and checks them: an agent may have made them.
     fn pack(&self, release: &Release) -> Result<()> {
         let mut wanted = String::new();
@@ -281,13 +320,7 @@ impl Making<'_> {
             return Ok(());
         }
         wanted.push_str("--not\n");
-        let known = self.sandbox.repository.call(self.git);
-        let known = known
-            .args(["for-each-ref", "--format=%(objectname)"])
-            .run()?;
-        wanted.push_str(&String::from_utf8_lossy(&known));
-        let base = self.sandbox.head.commit.iter();
-        wanted.extend(base.flat_map(|id| [id.as_str(), "\n"]));
+        wanted.push_str(&self.known()?);
         let base = self.area.path().join("pack");
         let call = self
             .call()

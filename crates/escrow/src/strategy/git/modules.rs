@@ -1,10 +1,11 @@
 //! Submodules that are checked out: their files are files of the checkout, and each has a private git directory inside that
 //! of the checkout, so that git works in them.
 //!
-//! What is committed in a submodule inside is not released: where its HEAD moved, a commit of the plan refuses what belongs to
-//! it, with the reason. A submodule, or a linked worktree, that is made inside has its git directory in the private one, so its
+//! What is committed in a submodule inside is not released: where its HEAD moved, or what is released names a commit that the
+//! user's submodule does not have, a commit of the plan refuses what belongs to it, with the reason. A submodule, or a linked worktree, that is made inside has its git directory in the private one, so its
 //! `.git` would lead nowhere: it is refused too.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use super::history::{path_of, read_file};
 use super::place::Place;
 use super::repository::{Head, Repository, is_id, line, read_refs, read_settings, subdir};
 use super::seed;
+use super::trees::Pointers;
 use crate::fs::{Dir, state_dir};
 use crate::model::{Change, ChangeKind, ResourcePath};
 
@@ -140,6 +142,16 @@ impl Module {
         &self.head
     }
 
+    /// Where its files are in the checkout.
+    pub(super) fn files(&self) -> &ResourcePath {
+        &self.files
+    }
+
+    fn refused(&self, why: &str) -> StrategyError {
+        let what = format!("release the commits of the submodule '{}'", self.files);
+        super::refused(&what, why)
+    }
+
     /// The commit that its HEAD is at inside; none where it is gone.
     fn now(&self, private: &dyn Sandbox) -> Result<Option<String>> {
         let read = |name: &str| {
@@ -177,10 +189,8 @@ pub(super) fn check(
     for module in modules {
         let now = module.now(private)?;
         let concerned = history || changes.iter().any(|one| one.path.lies_in(&module.files));
-        if concerned && now.is_some() && now != module.head.commit {
-            let what = format!("release the commits of the submodule '{}'", module.files);
-            return Err(super::refused(
-                &what,
+        if concerned && now != module.head.commit {
+            return Err(module.refused(
                 "only those of the checkout itself are released; give the submodule a plan of its own, or move its HEAD back inside \
                  (`git reset --soft`), and its files arrive uncommitted",
             ));
@@ -205,6 +215,31 @@ pub(super) fn check(
                  out with `--exclude '{above}/**'`"
             );
             return Err(super::refused(&what, &why));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to release what names commits that the user's submodule does not have: they may lie in the private git directory
+/// only, on a branch that its HEAD is not at, and would be gone with the sandbox.
+pub(super) fn check_pointers(git: &Git, modules: &[Module], pointers: &Pointers) -> Result<()> {
+    for module in modules {
+        let Some(ids) = pointers.get(module.files.as_bytes()) else {
+            continue;
+        };
+        let asked: String = ids.iter().map(|id| format!("{id}\n")).collect();
+        let call = module.repository.call(git);
+        let args = ["cat-file", "--batch-check=%(objectname)"];
+        let said = line(&call.args(args).input(asked).run()?);
+        // Of one that is missing it says so behind the name.
+        let known: BTreeSet<&str> = said.lines().collect();
+        if let Some(id) = ids.iter().find(|id| !known.contains(id.as_str())) {
+            let why = format!(
+                "the history or index of the checkout names {id}, which the user's submodule does not have, and only commits of the \
+                 checkout itself are released; give the submodule a plan of its own, fetch the commit there, or commit inside \
+                 without it"
+            );
+            return Err(module.refused(&why));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Differences between two trees of a repository, and between a tree and an index, as git tells them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -15,6 +15,9 @@ pub(super) type TreeEntry = (String, String);
 
 /// The mode of a submodule.
 pub(super) const SUBMODULE: &str = "160000";
+
+/// Commits of submodules, by their paths.
+pub(super) type Pointers = BTreeMap<Vec<u8>, BTreeSet<String>>;
 
 /// A path at which two trees differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +76,48 @@ pub(super) fn between(call: GitCall<'_>, old: &str, new: &str) -> Result<Vec<Tre
         "--no-abbrev",
     ];
     read(&call.args(args).args([old, new]).run()?)
+}
+
+/// The commits of submodules at these paths that commits name which their parents do not. `commits` has one per line.
+pub(super) fn pointers<'p>(
+    call: GitCall<'_>,
+    commits: Vec<u8>,
+    paths: impl Iterator<Item = &'p [u8]>,
+) -> Result<Pointers> {
+    let args = [
+        "diff-tree",
+        "--stdin",
+        "--root",
+        "--no-commit-id",
+        "-c",
+        "-r",
+        "--no-renames",
+        "--ignore-submodules=none",
+        "--raw",
+        "-z",
+        "--no-abbrev",
+        "--",
+    ];
+    let paths = paths.map(|path| [b":(literal)", path].concat());
+    let paths: Vec<_> = paths
+        .map(|path| super::repository::path_text(&path).to_owned())
+        .collect();
+    let said = call.args(args).args(paths).input(commits).run()?;
+    let (mut all, mut found) = (parts(&said), Pointers::new());
+    while let (Some(head), Some(path)) = (all.next(), all.next()) {
+        // A colon, a mode and an object for each parent, then those of the commit, and the letters.
+        let head = String::from_utf8_lossy(head).into_owned();
+        let parents = head.bytes().take_while(|&byte| byte == b':').count();
+        let words: Vec<&str> = head.trim_start_matches(':').split(' ').collect();
+        let (Some(mode), Some(id)) = (words.get(parents), words.get(2 * parents + 1)) else {
+            return Err(unreadable());
+        };
+        if *mode == SUBMODULE {
+            let ids = found.entry(path.to_vec()).or_default();
+            ids.insert((*id).to_owned());
+        }
+    }
+    Ok(found)
 }
 
 /// What an index has that is not in a tree: what is staged.
