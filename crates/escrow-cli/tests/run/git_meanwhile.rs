@@ -69,7 +69,13 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
     // The user commits the very file that the agent made, whose object came with the pack.
     let uses = "echo shared > mine; git add mine; git commit -qm mine mine";
     let plain = "git commit -q --allow-empty -m mine";
-    for (plan, user, left) in [("p", uses, own + 1), ("q", plain, own)] {
+    // What a repository needs in which an object cannot be read is not known: the pack stays, and the rest is taken back.
+    let odd = "set -e; git commit -q --allow-empty -m mine
+         tree=$(printf '100644 blob %s\todd\n' $(git rev-parse HEAD:src/a) | git mktree)
+         git update-ref refs/odd $(git commit-tree -m odd $tree); file=.git/objects/$(echo $tree | sed 's|^..|&/|')
+         chmod u+w $file; echo odd > $file; echo $file > ../odd; ! git rev-list --objects --all 2>/dev/null >&2";
+    let readable = "test ! -e ../odd || { git update-ref -d refs/odd && rm $(cat ../odd) ../odd; }";
+    for (plan, user, left) in [("p", uses, own + 1), ("q", plain, own), ("r", odd, own + 1)] {
         both_work(&cli, &app, plan);
         let line = format!("commit {plan} --yes");
         cli.stepper(line).only(RENAMES).fault(n, Fault::Kill);
@@ -90,6 +96,7 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
         assert_eq!(git(&app, "log --format=%s -2"), "mine\nuser\n");
         assert_eq!(git(&app, "status --short"), "");
         assert_eq!(packs(&app), left, "{plan}");
+        sh(&app, readable);
         cli.ok(words(&format!("commit {plan} --yes")));
         assert_eq!(read(app.join("f")), "shared\n");
         cli.ok(words(&format!("undo {plan} --yes")));

@@ -177,28 +177,35 @@ impl GitIntent {
         Ok(Dir::open(&self.repository.objects().join("pack"))?)
     }
 
-    /// Removes what was brought, unless the user has something by now that needs it.
+    /// Removes what was brought, unless the user has something by now that needs it. Where that cannot be found out it stays:
+    /// nothing reads a pack that is not needed, and taking back does not wait for it.
     fn remove_packs(&self, git: &Git) -> Result<()> {
-        let (area, packs) = (self.area()?, self.packs()?);
+        let Ok(packs) = self.packs() else {
+            return Ok(());
+        };
+        let area = self.area()?;
         let mut brought = Vec::new();
         for name in self.packs.iter().rev().map(String::as_bytes) {
             if area.stat(name)?.is_none() && packs.stat(name)?.is_some() {
                 brought.push(name);
             }
         }
-        let Some(index) = brought.iter().find(|name| name.ends_with(b".idx")) else {
-            // Without its index it is no pack: git reads nothing from it.
-            return remove_all(&packs, &brought);
-        };
+        // Without its index it is no pack: git reads nothing from it.
+        let index = brought.iter().find(|name| name.ends_with(b".idx"));
+        let needed = index.map(|index| self.needs(git, &packs, index));
+        match needed {
+            Some(Ok(true) | Err(_)) => Ok(()),
+            Some(Ok(false)) | None => remove_all(&packs, &brought),
+        }
+    }
+
+    /// Whether the user has something that needs an object of the pack with this index.
+    fn needs(&self, git: &Git, packs: &Dir, index: &[u8]) -> Result<bool> {
         let (file, _) = packs.file(index)?;
         let own = self.repository.call(git).args(["show-index"]);
         let own = line(&own.input(read_all(file)?).run()?);
         let own = own.lines().filter_map(|one| one.split(' ').nth(1));
-        let own: HashSet<&str> = own.collect();
-        if self.reaches(git, &own)? {
-            return Ok(());
-        }
-        remove_all(&packs, &brought)
+        self.reaches(git, &own.collect())
     }
 
     /// Whether a reference, a reflog, a stash or an index of the user names any of these objects, or something that does.
