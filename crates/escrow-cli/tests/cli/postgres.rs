@@ -188,8 +188,8 @@ fn rollback_and_cleanup_leave_the_database_as_it_was() {
     shop.assert_nothing_left();
 }
 
-/// Whatever a catalog of the server holds is compared, and what belongs together is named once.
-// rule Q3
+/// Whatever a catalog of the server holds is compared, what belongs together is named once, and the digest covers it.
+// rule C11, Q3
 #[test]
 fn every_change_of_a_definition_is_named() {
     let shop = Shop::new(true);
@@ -205,7 +205,8 @@ fn every_change_of_a_definition_is_named() {
     );
     assert_eq!(changes(&shop.cli, "try"), [""; 0]);
     let mut known: Vec<String> = Vec::new();
-    let cases: [(&str, &[&str]); 21] = [
+    let mut digests: Vec<Value> = Vec::new();
+    let cases: [(&str, &[&str]); 23] = [
         ("ALTER TYPE mood ADD VALUE 'bad'", &["modified type:mood"]),
         ("COMMENT ON COLUMN loose.a IS 'x'", &["modified loose"]),
         (
@@ -266,6 +267,8 @@ fn every_change_of_a_definition_is_named() {
             &["added default_acl:for role postgres on tables"],
         ),
         ("DROP TYPE d", &[]),
+        ("COMMENT ON COLUMN loose.a IS 'y'", &[]),
+        ("DROP TABLE s.b", &[]),
     ];
     for (sql, wanted) in cases {
         inside(&url, sql);
@@ -273,9 +276,18 @@ fn every_change_of_a_definition_is_named() {
         let more: Vec<&String> = now.iter().filter(|one| !known.contains(one)).collect();
         assert_eq!(more, wanted, "{sql}");
         known = now;
+        let digest = json(&shop.cli, "diff try")["digest"].clone();
+        assert!(!digests.contains(&digest), "{sql}");
+        digests.push(digest);
     }
     assert!(!known.contains(&"added type:d".to_owned()), "{known:?}");
-    shop.cli.ok("cleanup try --yes");
+    inside(&url, "DROP FUNCTION f");
+    let expect = |digest: &Value| {
+        let digest = digest.as_str().expect("a digest");
+        format!("commit try --expect {digest}")
+    };
+    shop.cli.fails(expect(&digests[digests.len() - 1]), 4);
+    shop.cli.ok(expect(&json(&shop.cli, "diff try")["digest"]));
     // A role that may not read everything is told that it was not read.
     shop.server.sql("shop", "ALTER ROLE app CREATEROLE");
     let pass = shop.world.at("pass");

@@ -62,12 +62,17 @@ pub(crate) const ORDERS: &str =
     "CREATE TABLE orders (id INTEGER PRIMARY KEY, status TEXT, total REAL);
     INSERT INTO orders VALUES (1, 'new', 1.5), (2, 'new', 2), (3, 'paid', 3);";
 
-// rule C1, C13, F8, P4, P6, Q1, R1, R2
+/// Definitions that are dropped inside and made again.
+const DROPPED: &str =
+    "CREATE TABLE empty (a); CREATE VIEW paid AS SELECT id FROM orders WHERE status = 'paid';";
+
+// rule C1, C11, C13, F8, P4, P6, Q1, R1, R2
 #[test]
 fn a_database_goes_through_every_verb() {
     as_user_too();
     for mode in ["delete", "wal"] {
-        let (world, cli, at) = unplanned(&format!("PRAGMA journal_mode={mode}; {ORDERS}"));
+        let (world, cli, at) =
+            unplanned(&format!("PRAGMA journal_mode={mode}; {ORDERS} {DROPPED}"));
         let before = dump(&at);
         let plan = json(&cli, "plan create try --resource data/app.db");
         let sandbox = &plan["sandboxes"][0];
@@ -138,6 +143,11 @@ fn a_database_goes_through_every_verb() {
         );
         let digest = json(&cli, "diff try")["digest"].clone();
         let digest = digest.as_str().expect("a digest");
+        for gone in ["VIEW paid", "TABLE empty"] {
+            sql(&inner(&cli), &format!("DROP {gone}"));
+            cli.fails(format!("commit try --expect {digest}"), 4);
+        }
+        sql(&inner(&cli), DROPPED);
         cli.ok(format!("commit try --expect {digest} -m more"));
         assert_eq!(
             sql(

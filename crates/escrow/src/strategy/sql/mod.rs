@@ -261,16 +261,19 @@ pub(super) fn text_change(
     Change::opaque(path, kind, detail)
 }
 
-/// The digest of what a change would release; none for what it removes. Everything that is released is in the change
-/// itself, long values by their digest.
+/// The digest of what a change would release; none for a row that it removes, which the change itself says. Everything that
+/// is released is in the change, long values by their digest.
 pub(super) fn version_digest(change: &Change) -> Option<VersionDigest> {
-    let after = match &change.detail {
-        _ if change.kind == ChangeKind::Deleted => return None,
-        Detail::Row(row) => &row.after,
-        Detail::Opaque { detail } => detail,
-        Detail::File(_) => return None,
+    let (word, after): (&[u8], _) = match (&change.detail, change.kind) {
+        (Detail::Opaque { detail }, ChangeKind::Deleted) => (b"deleted", detail),
+        (Detail::Opaque { detail }, _) => (b"", detail),
+        (_, ChangeKind::Deleted) | (Detail::File(_), _) => return None,
+        (Detail::Row(row), _) => (b"", &row.after),
     };
-    Some(VersionDigest::new(&[after.to_string().as_bytes()], true))
+    Some(VersionDigest::new(
+        &[word, after.to_string().as_bytes()],
+        true,
+    ))
 }
 
 /// The digests of what changes would release.

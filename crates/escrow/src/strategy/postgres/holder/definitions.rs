@@ -8,11 +8,13 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::json;
+
 use super::super::super::sql::{table_item, text_change};
 use super::super::connect::{Connection, PgResult};
 use super::backend::Backend;
 use super::changes::{drop_present, shown, texts};
-use crate::model::{Change, ResourcePath};
+use crate::model::{Change, Detail, ResourcePath};
 
 /// What `ANALYZE` counted, which the server does by itself.
 const COUNTED: &str = "'pg_statistic', 'pg_statistic_ext_data'";
@@ -159,7 +161,8 @@ pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definiti
         let quoted = format!("pg_catalog.{catalog}");
         drop_present(&mut backend.connection, &quoted, rows)?;
     }
-    let mut differing = differing(&now, &before);
+    let (said, said_before) = (by_key(&now), by_key(&before));
+    let mut differing = differing(&said, &said_before);
     let (only, rest): (Vec<Key>, Vec<Key>) = differing
         .drain(..)
         .partition(|(catalog, _)| DEPENDENCIES.contains(&catalog.as_str()));
@@ -172,6 +175,8 @@ pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definiti
         changes: Vec::new(),
         new: Vec::new(),
     };
+    // Of each path what its rows say, and what those said that are gone.
+    let mut contents: BTreeMap<ResourcePath, Vec<_>> = BTreeMap::new();
     for key in &keys {
         let (old, new) = (before.get(key), now.get(key));
         if key.0 == "pg_class" && old.is_none() {
@@ -191,10 +196,19 @@ pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definiti
             (old, Some(new)) => definition(new, old, Some(how(old, new))),
             (Some(old), None) => definition(old, Some(old), None),
         };
+        let content = contents.entry(change.path.clone()).or_default();
+        content.push((said.get(key), said_before.get(key)));
         found.changes.push(change);
     }
     found.changes.sort_by(|a, b| a.path.cmp(&b.path));
     found.changes.dedup_by(|a, b| a.path == b.path);
+    for change in &mut found.changes {
+        if let Detail::Opaque { detail } = &mut change.detail {
+            let content = json!(contents.get(&change.path));
+            let digest = blake3::hash(content.to_string().as_bytes());
+            detail["digest"] = digest.to_hex().as_str().into();
+        }
+    }
     Ok(found)
 }
 
@@ -254,20 +268,23 @@ fn rows(connection: &mut Connection, catalogs: &[&Catalog], condition: &str) -> 
     Ok(found)
 }
 
-/// What says something else than before.
-fn differing(now: &Rows, before: &Rows) -> Vec<Key> {
-    let by_key = |rows: &Rows| {
-        let mut found: BTreeMap<Key, Vec<(String, String)>> = BTreeMap::new();
-        for (catalog, rows) in rows {
-            for (_, (key, digest)) in rows {
-                let said = (catalog.clone(), digest.clone());
-                found.entry(key.clone()).or_default().push(said);
-            }
+/// What the rows of one thing say: of each its catalog and its digest, in order.
+type Said = Vec<(String, String)>;
+
+fn by_key(rows: &Rows) -> BTreeMap<Key, Said> {
+    let mut found: BTreeMap<Key, Said> = BTreeMap::new();
+    for (catalog, rows) in rows {
+        for (_, (key, digest)) in rows {
+            let said = (catalog.clone(), digest.clone());
+            found.entry(key.clone()).or_default().push(said);
         }
-        found.values_mut().for_each(|said| said.sort());
-        found
-    };
-    let (now, before) = (by_key(now), by_key(before));
+    }
+    found.values_mut().for_each(|said| said.sort());
+    found
+}
+
+/// What says something else than before.
+fn differing(now: &BTreeMap<Key, Said>, before: &BTreeMap<Key, Said>) -> Vec<Key> {
     let mut keys: Vec<&Key> = now.keys().chain(before.keys()).collect();
     keys.sort();
     keys.dedup();
