@@ -1,7 +1,7 @@
 //! PostgreSQL databases in a plan when something fails: the holder, the server, the link, this program.
 
 use escrow_testkit::pglink::{BREAKS, Break, PgLink};
-use escrow_testkit::postgres::psql;
+use escrow_testkit::postgres::{psql, psql_command};
 
 use crate::postgres::{Shop, changes, inside};
 use crate::*;
@@ -225,6 +225,25 @@ fn a_commit_that_fails_takes_the_prepared_transaction_back() {
     inside(&url, "INSERT INTO loose VALUES (77)");
     has(&shop.cli.fails("commit more", 1), ["not today"]);
     assert_eq!(changes(&shop.cli, "more").len(), 1, "it is there again");
+    assert_eq!(inside(&url, "SHOW lock_timeout"), "0");
+    // Another process gets the lock in between, and keeps it: it is not waited for.
+    let mut command = psql_command(&shop.server.url("postgres", "shop"));
+    let locks = "BEGIN; LOCK TABLE loose IN EXCLUSIVE MODE; SELECT pg_sleep(600)";
+    let other = command.args(["-c", locks]).stderr(Stdio::null()).spawn();
+    let mut other = other.expect("psql runs");
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    assert!(shop.server.becomes("postgres", waits, "1"));
+    has(
+        &shop.cli.fails("commit more", 1),
+        ["not today", "could not be made again", "done again"],
+    );
+    let ended =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ '^BEGIN; LOCK'";
+    assert_eq!(shop.server.sql("postgres", ended), "t", "it still ran");
+    other.wait().expect("it ends");
+    assert_eq!(changes(&shop.cli, "more"), [""; 0]);
+    assert_eq!(inside(&url, "SHOW lock_timeout"), "0");
+    inside(&url, "INSERT INTO loose VALUES (77)");
     inside(&url, "CREATE TABLE lost (a int)");
     has(
         &shop.cli.fails("commit more", 1),

@@ -31,6 +31,10 @@ const BASE_OPTIONS: &str = "-c lock_timeout=2000 -c search_path= \
                             -c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=3 \
                             -c bytea_output=hex";
 
+/// How long the engine itself waits for a lock in the transaction, inside a savepoint of its own: a client waits as long as
+/// it likes, but who holds the lock may wait for the engine.
+pub(super) const LIMIT: &str = "SET LOCAL lock_timeout = '5s'";
+
 /// The settings with which the engine itself looks into the transaction.
 pub(super) fn own_settings() -> Settings {
     let pairs = [

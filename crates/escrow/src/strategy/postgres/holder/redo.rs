@@ -5,7 +5,7 @@
 use super::super::super::sql::Value;
 use super::super::connect::{PgResult, identifier, literal};
 use super::super::control::Changes;
-use super::backend::{Backend, own_settings};
+use super::backend::{Backend, LIMIT, own_settings};
 use super::changes;
 
 /// How much text is sent at once.
@@ -97,13 +97,15 @@ impl Redo {
     /// Whether the changes were made, in this order; otherwise nothing is changed.
     fn attempt(&self, backend: &mut Backend, deletes_first: bool) -> PgResult<bool> {
         backend.apply(&own_settings())?;
-        backend.connection.query("SAVEPOINT escrow_redo")?;
+        let begin = format!("SAVEPOINT escrow_redo; {LIMIT}");
+        backend.connection.query(&begin)?;
         let same = self
             .write(backend, deletes_first)
             .and_then(|()| Ok(changes::changes(backend)?.changes.changes == self.changes.changes));
         let kept = matches!(same, Ok(true));
         let end = match kept {
-            true => "RELEASE SAVEPOINT escrow_redo",
+            // What is set in a savepoint outlives its release.
+            true => "RESET lock_timeout; RELEASE SAVEPOINT escrow_redo",
             false => "ROLLBACK TO SAVEPOINT escrow_redo; RELEASE SAVEPOINT escrow_redo",
         };
         match same {

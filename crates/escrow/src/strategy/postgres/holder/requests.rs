@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::connect::{PgError, PgResult, identifier, literal};
 use super::super::control::{Answer, Request, Status};
-use super::backend::{Backend, Turn, Unavailable, own_settings};
+use super::backend::{Backend, LIMIT, Turn, Unavailable, own_settings};
 use super::redo::Redo;
 use super::{Holder, PATIENCE, changes};
 
@@ -181,7 +181,7 @@ fn looking<T>(
         "SAVEPOINT escrow_look",
         "ROLLBACK TO SAVEPOINT escrow_look; RELEASE SAVEPOINT escrow_look",
     );
-    backend.connection.query(begin)?;
+    backend.connection.query(&format!("{begin}; {LIMIT}"))?;
     backend.base.query(begin)?;
     let found = look(backend);
     backend.connection.query(end)?;
