@@ -156,6 +156,25 @@ fn what_is_repeated_leaves_what_another_process_did_since() {
     assert_eq!(it.rows(), "1old 2new");
 }
 
+/// A reader keeps SQLite from committing, after everything was done but that.
+// rule C3, Q2
+#[test]
+fn an_undo_that_sqlite_refuses_to_commit_is_not_taken_for_done() {
+    let it = Staging::new(TWO);
+    let intent = it.staged(NEW);
+    it.commit(&intent).expect("nothing contradicts");
+    it.other("UPDATE t SET v = 'old' WHERE id = 1");
+    let reader = Connection::open(&it.at).expect("it opens");
+    let begin = "BEGIN; SELECT * FROM t";
+    reader.execute_batch(begin).expect("it reads");
+    let refused = it.strategy.undo(&intent, &Unobserved);
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(it.rows(), "1old 2new");
+    drop(reader);
+    it.undo(&intent);
+    assert_eq!(it.rows(), "1old 2old");
+}
+
 // rule Q2
 #[test]
 fn a_number_that_was_given_out_is_not_given_out_again_by_a_table_that_is_brought_over() {

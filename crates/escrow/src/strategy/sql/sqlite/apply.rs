@@ -39,6 +39,14 @@ impl Direction {
         }
     }
 
+    /// The mark that it is made.
+    fn mark(self) -> &'static [u8] {
+        match self {
+            Self::Forward => BEGUN,
+            Self::Back => UNDOING,
+        }
+    }
+
     /// The version that is looked for, and the one that is made.
     fn of<'v, T>(self, before: &'v T, after: &'v T) -> (&'v T, &'v T) {
         match self {
@@ -199,11 +207,32 @@ fn moved(path: &ResourcePath) -> StrategyError {
     }
 }
 
+/// Does something in one transaction that ends with a mark. Where SQLite refuses to commit it, such as while another process
+/// reads or when the disk is full, the mark goes again: the next attempt would take the work for done.
+fn in_transaction(
+    plan: &OpenPlan,
+    original: &Database,
+    direction: Direction,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let mark = direction.mark();
+    let was_marked = plan.is_marked(mark)?;
+    let done = original.transaction(true, work);
+    if done.is_err() && !was_marked && plan.is_marked(mark)? {
+        // The transaction leaves nothing as it was; an error after its last step may come too late to stop it.
+        let now = original.transaction(false, || state(plan, original, direction));
+        if now.is_ok_and(|now| now.any(Holds::From)) {
+            plan.unmark(mark)?;
+        }
+    }
+    done
+}
+
 /// Carries a commit out, or finds that it was.
 pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
     let original = open(plan)?;
     let _versions = Attached::new(&original, plan, Direction::Forward)?;
-    original.transaction(true, || {
+    in_transaction(plan, &original, Direction::Forward, || {
         let state = state(plan, &original, Direction::Forward)?;
         if plan.is_marked(BEGUN)? && state.any(Holds::To) {
             // It was carried out before; what others did since is theirs.
@@ -236,7 +265,7 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
     }
     let original = open(plan)?;
     let _versions = Attached::new(&original, plan, Direction::Back)?;
-    original.transaction(true, || {
+    in_transaction(plan, &original, Direction::Back, || {
         let state = state(plan, &original, Direction::Back)?;
         let was_undone = plan.is_marked(UNDOING)? && state.any(Holds::To);
         if was_undone || !state.any(Holds::From) {

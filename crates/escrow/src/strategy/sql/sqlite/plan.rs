@@ -170,6 +170,12 @@ impl OpenPlan {
         Ok(atomic_file::create(&self.area, mark, b"")?)
     }
 
+    /// Takes a mark away, durably.
+    pub(super) fn unmark(&self, mark: &[u8]) -> Result<()> {
+        self.area.unlink(mark)?;
+        Ok(self.area.sync()?)
+    }
+
     /// One of the versions that were staged.
     pub(super) fn version(&self, name: &str) -> PathBuf {
         self.area.path().join(name)
