@@ -22,6 +22,9 @@ pub(super) const PROTOCOL: i32 = 196_608;
 /// The number by which a client asks that another one's query be cancelled.
 pub(super) const CANCEL: i32 = 80_877_102;
 
+/// How long the engine waits for an answer to one of its own short statements.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
+
 /// What went wrong, in the server's words where it has any.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[error("{message}{}{}", .detail.as_ref().map(|text| format!(" ({text})")).unwrap_or_default(), .code.as_ref().map(|code| format!(" [SQLSTATE {code}]")).unwrap_or_default())]
@@ -210,6 +213,12 @@ impl Connection {
             })?;
         this.link.set_read_timeout(None)?;
         Ok(this)
+    }
+
+    /// No answer is waited for longer than this.
+    pub(super) fn with_limit(self, limit: Duration) -> PgResult<Self> {
+        self.link.set_read_timeout(Some(limit))?;
+        Ok(self)
     }
 
     fn authenticate(&mut self, server: &Server, password: Option<&str>) -> PgResult<()> {
@@ -471,7 +480,9 @@ mod tests {
         let url = format!("postgres://u@127.0.0.1:{port}/d?connect_timeout=1");
         let env = BTreeMap::new();
         let to = super::super::location::resolve(&url, &env).expect("a URL");
-        let error = Connection::open(&to, Some("s3cret"), "").map(drop);
+        let opened = Connection::open(&to, Some("s3cret"), "");
+        let limited = opened.and_then(|one| one.with_limit(Duration::from_millis(100)));
+        let error = limited.and_then(|mut one| one.value("SELECT 1"));
         (error.expect_err("refused"), server.join().expect("it ends"))
     }
 
@@ -495,7 +506,10 @@ mod tests {
 
     #[test]
     fn a_silent_server_is_not_waited_for() {
-        let (error, _) = against(b"");
-        assert!(error.message.contains("did not answer in time"), "{error}");
+        // Neither at once nor after the login.
+        for answer in [&b""[..], b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I"] {
+            let (error, _) = against(answer);
+            assert!(error.message.contains("did not answer in time"), "{error}");
+        }
     }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use self::connect::{Connection, PgError, literal};
+use self::connect::{ANSWERS_WITHIN, Connection, PgError, literal};
 use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, NoAnswer, Request, Status, ask};
 use self::location::{Server, Variables};
 use super::error::{Result, StrategyError};
@@ -157,7 +157,7 @@ impl HeldTransaction {
     /// A connection of this process itself.
     fn connect(&self, server: &Server) -> std::result::Result<Connection, PgError> {
         let password = location::password(server, &self.host().variables);
-        Connection::open(server, password.as_deref(), "")
+        Connection::open(server, password.as_deref(), "")?.with_limit(ANSWERS_WITHIN)
     }
 }
 

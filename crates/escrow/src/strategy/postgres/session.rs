@@ -8,7 +8,7 @@ use super::super::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
     RestoreRequest, Sandbox, Snapshot, StagedCommit, tree, unsupported,
 };
-use super::connect::Connection;
+use super::connect::{ANSWERS_WITHIN, Connection};
 use super::content;
 use super::control::{Answer, CLIENTS_DIR, Changes, Request};
 use super::holder::requests::CHECKPOINTS;
@@ -59,6 +59,7 @@ impl HeldSession {
         let password = super::location::password(server, &self.host.variables);
         let sql = "SET synchronous_commit = on; SELECT pg_catalog.pg_logical_emit_message(true, 'escrow', '')";
         let kept = Connection::open(server, password.as_deref(), "")
+            .and_then(|connection| connection.with_limit(ANSWERS_WITHIN))
             .and_then(|mut connection| connection.query(sql));
         kept.map(drop)
             .map_err(|error| failed("keep the number of the transaction", &error))
