@@ -25,8 +25,8 @@ const TO_FILES: &[&str] = &[
     "cp /dev/null F",
     "install -m 777 /dev/null F",
     "mv a.txt F",
-    "echo evil > /proc/self/root/F",
-    "echo evil > /proc/1/root/F",
+    "echo evil > /proc/self/ROOT",
+    "echo evil > /proc/1/ROOT",
     "echo evil > /proc/self/cwd/../../../../../../../../F",
 ];
 
@@ -204,7 +204,7 @@ fn attempts() -> Vec<String> {
             // Behind another root the path has no slash of its own.
             let bare = file.trim_start_matches('/');
             attempt
-                .replace("root/F", &format!("root/{bare}"))
+                .replace("ROOT", &format!("root/{bare}"))
                 .replace("../F", &format!("../{bare}"))
                 .replace('F', file)
         })

@@ -211,23 +211,21 @@ fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, userns: bool) {
     program.push(load(0));
     for Rule { call, test, answer } in rules(calls, userns) {
         let refusal = refusal(answer);
-        match test {
-            Test::Always => program.extend([unless(libc::BPF_JEQ, call, 1), refusal]),
-            Test::Bits { argument, bits } => program.extend([
-                unless(libc::BPF_JEQ, call, 4),
-                load(16 + 8 * argument),
-                unless(libc::BPF_JSET, bits, 1),
-                refusal,
-                load(0),
-            ]),
-            Test::Is { argument, value } => program.extend([
-                unless(libc::BPF_JEQ, call, 4),
-                load(16 + 8 * argument),
-                unless(libc::BPF_JEQ, value, 1),
-                refusal,
-                load(0),
-            ]),
-        }
+        let (argument, how, value) = match test {
+            Test::Always => {
+                program.extend([unless(libc::BPF_JEQ, call, 1), refusal]);
+                continue;
+            }
+            Test::Bits { argument, bits } => (argument, libc::BPF_JSET, bits),
+            Test::Is { argument, value } => (argument, libc::BPF_JEQ, value),
+        };
+        program.extend([
+            unless(libc::BPF_JEQ, call, 4),
+            load(16 + 8 * argument),
+            unless(how, value, 1),
+            refusal,
+            load(0),
+        ]);
     }
     program.push(answer(libc::SECCOMP_RET_ALLOW));
 }

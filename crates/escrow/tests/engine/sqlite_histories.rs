@@ -14,6 +14,7 @@ use escrow::manager::{CommitRequest, Manager};
 use escrow::model::{Change, Detail};
 use escrow::strategy::OnConflict;
 use escrow_testkit::World;
+use escrow_testkit::model::Rng;
 use escrow_testkit::rusqlite::Connection;
 use escrow_testkit::rusqlite::types::Value;
 use serde_json::Value as Json;
@@ -35,15 +36,12 @@ fn request() -> CommitRequest<'static> {
     }
 }
 
-/// A small generator: the same seed, the same history.
-pub(crate) struct Dice(u64);
+/// What happens in a history: the same for the same seed.
+pub(crate) struct Dice(Rng);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
+        self.0.next_u64() % sides
     }
 
     fn value(&mut self) -> Value {
@@ -277,7 +275,7 @@ fn without_classes(model: &Model) -> BTreeMap<(String, String), [Exact; 2]> {
 pub(crate) fn history(seed: u64) {
     let world = World::new();
     let at: PathBuf = world.path().join("app.db");
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut dice = Dice(Rng::new(seed));
     {
         let database = Connection::open(&at).expect("it is made");
         let mode = ["DELETE", "WAL", "TRUNCATE"][dice.roll(3) as usize];
@@ -401,7 +399,7 @@ fn write_on(at: &Path, dice: &mut Dice, stop: &AtomicBool) -> (BTreeMap<i64, i64
 pub(crate) fn raced(seed: u64) {
     let world = World::new();
     let at = world.path().join("app.db");
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut dice = Dice(Rng::new(seed));
     let made = Connection::open(&at).expect("it is made");
     let mode = ["DELETE", "WAL"][dice.roll(2) as usize];
     made.pragma_update(None, "journal_mode", mode)
@@ -415,7 +413,7 @@ pub(crate) fn raced(seed: u64) {
     drop(made);
     let manager = Manager::open(options(&world.path().join("state"))).expect("it opens");
     let stop = AtomicBool::new(false);
-    let mut others = Dice(dice.roll(u64::MAX) | 1);
+    let mut others = Dice(Rng::new(dice.roll(u64::MAX)));
     let contested = dice.roll(2) == 0;
     let (outcome, base, (theirs, shared)) = std::thread::scope(|scope| {
         let writer = scope.spawn(|| write_on(&at, &mut others, &stop));

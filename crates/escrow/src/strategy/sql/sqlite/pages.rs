@@ -240,23 +240,13 @@ impl Comparison<'_> {
 
 #[cfg(test)]
 mod tests {
+    use escrow_testkit::model::Rng;
+
     use super::super::connect::Use;
     use super::super::copy_file;
     use super::super::diff::rows;
     use super::super::schema::Schema;
     use super::*;
-
-    /// A small generator: the same seed, the same changes.
-    struct Dice(u64);
-
-    impl Dice {
-        fn roll(&mut self, sides: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % sides
-        }
-    }
 
     fn run(at: &Path, statements: &str) {
         let database = rusqlite::Connection::open(at).expect("it opens");
@@ -295,10 +285,10 @@ mod tests {
         for seed in 1..=40u64 {
             let world = escrow_testkit::World::new();
             let [old, new] = ["old.db", "new.db"].map(|name| world.at(name));
-            let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-            let page = [512, 1024, 4096][dice.roll(3) as usize];
-            let key = ["INTEGER PRIMARY KEY", "TEXT PRIMARY KEY", ""][dice.roll(3) as usize];
-            let count = dice.roll(1500);
+            let mut rng = Rng::new(seed);
+            let page = rng.pick(&[512, 1024, 4096]);
+            let key = rng.pick(&["INTEGER PRIMARY KEY", "TEXT PRIMARY KEY", ""]);
+            let count = rng.below(1500);
             let fill = format!(
                 "PRAGMA page_size = {page}; CREATE TABLE t (k {key}, v);
                  WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
@@ -306,10 +296,10 @@ mod tests {
             );
             run(&old, &fill);
             copy(world.path());
-            for _ in 0..dice.roll(6) {
-                let at = dice.roll(3000);
-                let change = match dice.roll(7) {
-                    0 => format!("DELETE FROM t WHERE rowid BETWEEN {at} AND {}", at + dice.roll(200)),
+            for _ in 0..rng.below(6) {
+                let at = rng.below(3000);
+                let change = match rng.below(7) {
+                    0 => format!("DELETE FROM t WHERE rowid BETWEEN {at} AND {}", at + rng.below(200)),
                     1 => format!("INSERT OR REPLACE INTO t (rowid, k, v) VALUES ({0}, {0}, 1)", 2 * at + 1),
                     // A value that does not fit on a page, in place: its last bytes only.
                     2 => "UPDATE t SET v = CAST(substr(v, 1, length(v) - 1) || x'07' AS BLOB) WHERE length(v) > 9000".to_owned(),
