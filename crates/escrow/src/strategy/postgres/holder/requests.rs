@@ -234,7 +234,12 @@ fn end_transaction(backend: &mut Backend, sql: &str, becomes: String) -> PgResul
         Err(error) if error.code.is_none() || is_fatal(&error) => return Err(error),
         Err(error) => error,
     };
-    Ok(match begin_with_redo(backend)? {
+    let redone = begin_with_redo(backend)?;
+    // The process that asked takes back what it knows by this name, and is told what became of it.
+    if !becomes.is_empty() {
+        backend.dropped = Some((becomes, redone.clone()));
+    }
+    Ok(match redone {
         Answer::Dropped => Answer::TakenBack(error),
         _ => Answer::Failed(error),
     })
