@@ -51,6 +51,15 @@ fn a_return_to_a_checkpoint_drops_the_later_ones_and_says_so() {
         let file = shop.cli.ok("read try app a.txt");
         let price = inside(&url, "SELECT max(price) FROM items");
         assert_eq!(file.trim_end(), price, "killed at call {at}");
+        // No checkpoint is left to which only one of them could return.
+        let left = json(&shop.cli, "checkpoint list try");
+        let reason = |one: &Value| one["reason"].as_str().unwrap_or("").to_owned();
+        let left = left["checkpoints"].as_array().expect("a list");
+        let mut reasons: Vec<String> = left.iter().map(reason).collect();
+        if price == "4" {
+            reasons.retain(|reason| reason != "before_recovery");
+        }
+        assert_eq!(reasons, [""], "killed at call {at}");
         if run.hit.is_none() {
             assert!(at > 40, "only {at} calls were reached");
             break;

@@ -23,6 +23,10 @@ const FORK: &str = "fork";
 /// Why one is taken before an interrupted restore is brought to an end.
 const RECOVERY: &str = "before_recovery";
 
+/// Why one is stored that holds where a restore comes from while it goes on, where a sandbox cannot return to that: it is a
+/// mixture, so it is never shown, and it goes with the restore.
+const RESTORE: &str = "restore";
+
 /// A return to a checkpoint.
 #[derive(Debug)]
 pub struct RestoreOutcome {
@@ -43,6 +47,10 @@ fn snapshot_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Sna
         })
     };
     found.map(read).transpose()
+}
+
+fn is_mixture(checkpoint: &Checkpoint) -> bool {
+    checkpoint.reason.as_deref() == Some(RESTORE)
 }
 
 fn stored(snapshot: &Snapshot) -> String {
@@ -215,6 +223,7 @@ impl Manager {
         let restores = AutoCheckpoint::BeforeRestore.as_str();
         let need_not = |last: &Checkpoint| match why {
             None => false,
+            Some(_) if is_mixture(last) => false,
             Some(why) if why == restores => {
                 let reason = last.reason.as_deref();
                 reason.is_none_or(|reason| reason == restores)
@@ -275,7 +284,9 @@ impl Manager {
 
     /// The checkpoints of a plan, oldest first.
     pub fn checkpoints(&self, plan: &Plan) -> Result<Vec<Checkpoint>> {
-        Ok(self.store.checkpoints(plan.id)?)
+        let mut all = self.store.checkpoints(plan.id)?;
+        all.retain(|one| !is_mixture(one));
+        Ok(all)
     }
 
     /// The checkpoint that was typed: its id, its label, or the beginning of its id. A command inside may label
@@ -347,7 +358,10 @@ impl Manager {
             let paused = self.pause(plan)?;
             let sessions = views.iter().map(|view| self.session(plan, view));
             let sessions = sessions.collect::<Result<Vec<_>>>()?;
-            let why = AutoCheckpoint::BeforeRestore.as_str();
+            let why = match linear {
+                None => AutoCheckpoint::BeforeRestore.as_str(),
+                Some(_) => RESTORE,
+            };
             let stays = match linear {
                 Some(id) => snapshot_of(checkpoint, id)?.map(|snapshot| (id, snapshot)),
                 None => None,
@@ -362,8 +376,12 @@ impl Manager {
             }
             // What cannot go back goes last, when nothing else can fail any more.
             ways.sort_by_key(|(member, _)| Some(member.sandbox.id) == linear);
-            let prepared = prepare_restore(engine, plan, checkpoint.id, ways)?;
-            let ended = prepared.decide()?.execute()?;
+            let ended = prepare_restore(engine, plan, checkpoint.id, ways)
+                .and_then(|prepared| prepared.decide()?.execute());
+            let ended = match ended {
+                Ok(ended) => ended,
+                Err(error) => return Err(error.and_left(self.forget_mixtures(plan))),
+            };
             self.tell(listening);
             for (_, why) in ended.left {
                 self.notice(format!("what was staged for the restore is left: {why}"));
@@ -371,7 +389,7 @@ impl Manager {
             let before = match linear {
                 None => Some(before),
                 Some(_) => {
-                    self.forget_later(plan, checkpoint)?;
+                    self.forget_later(plan, checkpoint.id)?;
                     None
                 }
             };
@@ -393,10 +411,36 @@ impl Manager {
     }
 
     /// Forgets the checkpoints after one: a sandbox can return to none of them any more.
-    fn forget_later(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
-        let all = self.checkpoints(plan)?;
-        let mut later = all.iter().skip_while(|one| one.id != checkpoint.id).skip(1);
+    fn forget_later(&self, plan: &Plan, checkpoint: CheckpointId) -> Result<()> {
+        let all = self.store.checkpoints(plan.id)?;
+        let mut later = all.iter().skip_while(|one| one.id != checkpoint).skip(1);
         later.try_for_each(|one| Ok(self.store.forget_checkpoint(one.id)?))
+    }
+
+    /// Forgets where an ended restore came from, of which a sandbox cannot return to its part.
+    fn forget_mixtures(&self, plan: &Plan) -> Result<()> {
+        if self.unfinished_of(plan.id)?.is_some() {
+            return Ok(());
+        }
+        let all = self.store.checkpoints(plan.id)?;
+        let mut mixed = all.iter().filter(|one| is_mixture(one));
+        mixed.try_for_each(|one| Ok(self.store.forget_checkpoint(one.id)?))
+    }
+
+    /// What an interrupted restore leaves of checkpoints, once it is brought to an end: `returned`, that is at the checkpoint.
+    pub(super) fn end_recovered_restore(
+        &self,
+        plan: &Plan,
+        checkpoint: Option<CheckpointId>,
+        returned: bool,
+    ) -> Result<()> {
+        let views = self.live_sandboxes(plan)?;
+        if let Some(checkpoint) = checkpoint.filter(|_| returned)
+            && self.linear(&views)?.is_some()
+        {
+            self.forget_later(plan, checkpoint)?;
+        }
+        self.forget_mixtures(plan)
     }
 
     /// A checkpoint as it is stored now that the plan is locked. Refuses one since which a part of the plan was
@@ -504,6 +548,7 @@ impl Manager {
     /// Removes what no checkpoint needs any more. `squash`: strategies may rewrite what is left; only while no command
     /// is inside and no restore is under way.
     pub(super) fn release_checkpoints(&self, plan: &Plan, squash: bool) -> Result<()> {
+        self.forget_mixtures(plan)?;
         let renewed = self.retain_each(plan, squash)?;
         if renewed.is_empty() {
             return Ok(());
@@ -515,7 +560,7 @@ impl Manager {
 
     /// The snapshots that were rewritten.
     fn retain_each(&self, plan: &Plan, squash: bool) -> Result<Vec<RenewedSnapshot>> {
-        let all = self.checkpoints(plan)?;
+        let all = self.store.checkpoints(plan.id)?;
         let mut renewed = Vec::new();
         for view in self.live_sandboxes(plan)? {
             let sandbox = view.sandbox.id;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::Manager;
-use crate::commit::{Execution, RecoveredPlan, Settled};
+use crate::commit::{Execution, RecoveredPlan, RecoveredTo, Settled};
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::state_dir::Lock;
@@ -159,7 +159,7 @@ impl Manager {
     }
 
     /// What is still to be brought to an end of a plan.
-    fn unfinished_of(&self, plan: PlanId) -> Result<Option<JournalEntry>> {
+    pub(super) fn unfinished_of(&self, plan: PlanId) -> Result<Option<JournalEntry>> {
         let journal = self.store.journal_of(plan)?;
         Ok(journal.filter(|journal| journal.phase.is_unfinished()))
     }
@@ -195,11 +195,17 @@ impl Manager {
                 false => None,
             };
             let undecided = journal.phase == Phase::Preparing;
+            let checkpoint = journal.checkpoint;
             let found = Execution::found(engine, plan.clone(), journal, members)?;
             if restores && !undecided {
                 self.checkpoint_present(plan)?;
             }
-            found.recover(settled)
+            let recovered = found.recover(settled)?;
+            if restores {
+                let returned = recovered.side == RecoveredTo::New;
+                self.end_recovered_restore(plan, checkpoint, returned)?;
+            }
+            Ok(recovered)
         })
     }
 
