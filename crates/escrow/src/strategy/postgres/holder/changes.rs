@@ -14,6 +14,7 @@ use super::backend::Backend;
 use super::definitions::definitions;
 use super::redo::{Redo, RowWriter};
 use super::requests::xid;
+use crate::model::Detail;
 
 /// How many rows are looked up at once.
 const BATCH: usize = 500;
@@ -98,7 +99,7 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
             redo.give_up();
         }
         match table.closed && !is_new {
-            true => unread(table, &mut found),
+            true => unread(&mut backend.connection, table, &mut found)?,
             false => rows(backend, table, &own, is_new, (&mut found, &mut redo))?,
         }
     }
@@ -112,17 +113,40 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     Ok(redo)
 }
 
-/// Names a table whose old rows no other connection can see: it counts as changed, so that nothing of it is dropped (rule Q3).
-fn unread(table: &Table, found: &mut Changes) {
+/// Names a table whose old rows no other connection can see: it counts as changed, so that nothing of it is dropped (rule Q3),
+/// and its change covers the rows it has now, so that nothing else is committed than what was shown (rule C11).
+fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> PgResult<()> {
     let path = table_item(&table.shown());
-    if found.changes.iter().any(|change| change.path == path) {
-        return;
+    let place = found.changes.iter().position(|change| change.path == path);
+    let place = place.unwrap_or_else(|| {
+        let (kind, name) = (table.word(), table.shown());
+        let before = format!("{kind} {name}");
+        let after = format!("{kind} {name}: its rows could not be read: it is locked");
+        let change = text_change(path, kind, Some(&before), Some(&after));
+        found.changes.push(change);
+        found.changes.len() - 1
+    });
+    let mut hash = blake3::Hasher::new();
+    let sql = format!(
+        "SELECT {} FROM ONLY {} x ORDER BY 1",
+        digest_of("x"),
+        table.quoted()
+    );
+    connection.each_row(&sql, |row| {
+        hash.update(row.first().copied().flatten().unwrap_or_default());
+        Ok(())
+    })?;
+    if let Detail::Opaque { detail } = &mut found.changes[place].detail {
+        detail["rows"] = hash.finalize().to_hex().as_str().into();
     }
-    let (kind, name) = (table.word(), table.shown());
-    let before = format!("{kind} {name}");
-    let after = format!("{kind} {name}: its rows could not be read: it is locked");
-    let change = text_change(path, kind, Some(&before), Some(&after));
-    found.changes.push(change);
+    Ok(())
+}
+
+/// The digest of a row, or of a text, as the server computes it.
+pub(super) fn digest_of(what: &str) -> String {
+    format!(
+        "pg_catalog.encode(pg_catalog.sha256(pg_catalog.textsend(({what})::pg_catalog.text)), 'hex')"
+    )
 }
 
 /// What the transaction has a writing lock on.

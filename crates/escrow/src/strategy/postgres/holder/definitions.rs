@@ -13,7 +13,7 @@ use serde_json::json;
 use super::super::super::sql::{table_item, text_change};
 use super::super::connect::{Connection, PgResult};
 use super::backend::Backend;
-use super::changes::{drop_present, shown, texts};
+use super::changes::{digest_of, drop_present, shown, texts};
 use crate::model::{Change, Detail, ResourcePath};
 
 /// What `ANALYZE` counted, which the server does by itself.
@@ -27,95 +27,47 @@ const VOLATILE: &str = "{relpages,reltuples,relallvisible,relallfrozen,relfrozen
                         relhastriggers,relhassubclass,relchecks,relnatts,relfilenode,relrewrite}";
 
 /// The catalogs whose rows belong to something in another one: what is joined, the catalog, the number there.
-const OWNERS: [(&str, &str, &str, &str); 20] = [
-    ("pg_attribute", "", "'pg_class'", "x.attrelid"),
-    ("pg_attrdef", "", "'pg_class'", "x.adrelid"),
-    (
-        "pg_constraint",
-        "",
-        "CASE WHEN x.conrelid <> 0 THEN 'pg_class' WHEN x.contypid <> 0 THEN 'pg_type' ELSE 'pg_constraint' END",
-        "coalesce(nullif(x.conrelid, 0), nullif(x.contypid, 0), x.oid)",
-    ),
-    ("pg_index", "", "'pg_class'", "x.indexrelid"),
-    ("pg_inherits", "", "'pg_class'", "x.inhrelid"),
-    ("pg_sequence", "", "'pg_class'", "x.seqrelid"),
-    ("pg_partitioned_table", "", "'pg_class'", "x.partrelid"),
-    ("pg_foreign_table", "", "'pg_class'", "x.ftrelid"),
-    (
-        "pg_rewrite",
-        "",
-        "CASE WHEN x.rulename = '_RETURN' THEN 'pg_class' ELSE 'pg_rewrite' END",
-        "CASE WHEN x.rulename = '_RETURN' THEN x.ev_class ELSE x.oid END",
-    ),
-    (
-        "pg_trigger",
-        "LEFT JOIN pg_catalog.pg_constraint o ON o.oid = x.tgconstraint",
-        "CASE WHEN x.tgisinternal THEN 'pg_class' ELSE 'pg_trigger' END",
-        "CASE WHEN x.tgisinternal THEN coalesce(nullif(o.conrelid, 0), x.tgrelid) ELSE x.oid END",
-    ),
-    (
-        "pg_type",
-        "LEFT JOIN pg_catalog.pg_type e ON e.oid = x.typelem AND x.typcategory = 'A'",
-        "CASE WHEN coalesce(nullif(x.typrelid, 0), e.typrelid, 0) <> 0 THEN 'pg_class' ELSE 'pg_type' END",
-        "coalesce(nullif(x.typrelid, 0), nullif(e.typrelid, 0), e.oid, x.oid)",
-    ),
-    ("pg_enum", "", "'pg_type'", "x.enumtypid"),
-    ("pg_range", "", "'pg_type'", "x.rngtypid"),
-    (
-        "pg_aggregate",
-        "",
-        "'pg_proc'",
-        "x.aggfnoid::pg_catalog.oid",
-    ),
-    (
-        "pg_description",
-        "LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid",
-        "o.relname::pg_catalog.text",
-        "x.objoid",
-    ),
-    (
-        "pg_seclabel",
-        "LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid",
-        "o.relname::pg_catalog.text",
-        "x.objoid",
-    ),
-    (
-        "pg_init_privs",
-        "LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid",
-        "o.relname::pg_catalog.text",
-        "x.objoid",
-    ),
-    ("pg_publication_rel", "", "'pg_publication'", "x.prpubid"),
-    ("pg_ts_config_map", "", "'pg_ts_config'", "x.mapcfg"),
-    ("pg_largeobject", "", "'pg_largeobject_metadata'", "x.loid"),
-];
+const OWNERS: &str = "
+pg_attribute            |  | 'pg_class' | x.attrelid
+pg_attrdef              |  | 'pg_class' | x.adrelid
+pg_index                |  | 'pg_class' | x.indexrelid
+pg_inherits             |  | 'pg_class' | x.inhrelid
+pg_sequence             |  | 'pg_class' | x.seqrelid
+pg_partitioned_table    |  | 'pg_class' | x.partrelid
+pg_foreign_table        |  | 'pg_class' | x.ftrelid
+pg_enum                 |  | 'pg_type' | x.enumtypid
+pg_range                |  | 'pg_type' | x.rngtypid
+pg_aggregate            |  | 'pg_proc' | x.aggfnoid::pg_catalog.oid
+pg_publication_rel      |  | 'pg_publication' | x.prpubid
+pg_ts_config_map        |  | 'pg_ts_config' | x.mapcfg
+pg_largeobject          |  | 'pg_largeobject_metadata' | x.loid
+pg_description          | LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid | o.relname::pg_catalog.text | x.objoid
+pg_seclabel             | LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid | o.relname::pg_catalog.text | x.objoid
+pg_init_privs           | LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid | o.relname::pg_catalog.text | x.objoid
+pg_constraint           |  | CASE WHEN x.conrelid <> 0 THEN 'pg_class' WHEN x.contypid <> 0 THEN 'pg_type' ELSE 'pg_constraint' END \
+    | coalesce(nullif(x.conrelid, 0), nullif(x.contypid, 0), x.oid)
+pg_rewrite              |  | CASE WHEN x.rulename = '_RETURN' THEN 'pg_class' ELSE 'pg_rewrite' END \
+    | CASE WHEN x.rulename = '_RETURN' THEN x.ev_class ELSE x.oid END
+pg_trigger              | LEFT JOIN pg_catalog.pg_constraint o ON o.oid = x.tgconstraint \
+    | CASE WHEN x.tgisinternal THEN 'pg_class' ELSE 'pg_trigger' END \
+    | CASE WHEN x.tgisinternal THEN coalesce(nullif(o.conrelid, 0), x.tgrelid) ELSE x.oid END
+pg_type                 | LEFT JOIN pg_catalog.pg_type e ON e.oid = x.typelem AND x.typcategory = 'A' \
+    | CASE WHEN coalesce(nullif(x.typrelid, 0), e.typrelid, 0) <> 0 THEN 'pg_class' ELSE 'pg_type' END \
+    | coalesce(nullif(x.typrelid, 0), nullif(e.typrelid, 0), e.oid, x.oid)";
+
+/// What is known of a catalog's owner: what is joined, the catalog, the number there.
+fn owner(catalog: &str) -> Option<[&'static str; 3]> {
+    OWNERS.lines().find_map(|line| {
+        let mut parts = line.split('|').map(str::trim);
+        (parts.next() == Some(catalog)).then_some(())?;
+        Some([parts.next()?, parts.next()?, parts.next()?])
+    })
+}
 
 /// The catalogs of which the server says what each row is called.
-const IDENTIFIED: [&str; 23] = [
-    "pg_am",
-    "pg_cast",
-    "pg_collation",
-    "pg_constraint",
-    "pg_conversion",
-    "pg_default_acl",
-    "pg_event_trigger",
-    "pg_extension",
-    "pg_foreign_data_wrapper",
-    "pg_foreign_server",
-    "pg_language",
-    "pg_namespace",
-    "pg_opclass",
-    "pg_operator",
-    "pg_opfamily",
-    "pg_publication",
-    "pg_rewrite",
-    "pg_statistic_ext",
-    "pg_transform",
-    "pg_ts_config",
-    "pg_ts_dict",
-    "pg_ts_parser",
-    "pg_ts_template",
-];
+const IDENTIFIED: &str = "pg_am pg_cast pg_collation pg_constraint pg_conversion pg_default_acl pg_event_trigger pg_extension \
+    pg_foreign_data_wrapper pg_foreign_server pg_language pg_namespace pg_opclass pg_operator pg_opfamily pg_publication pg_rewrite \
+    pg_statistic_ext pg_transform pg_ts_config pg_ts_dict pg_ts_parser pg_ts_template";
 
 /// What has a definition, by its catalog and its number there; the number 0 is the catalog itself.
 type Key = (String, String);
@@ -175,41 +127,72 @@ pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definiti
         changes: Vec::new(),
         new: Vec::new(),
     };
-    // Of each path what its rows say, and what those said that are gone.
-    let mut contents: BTreeMap<ResourcePath, Vec<_>> = BTreeMap::new();
+    let mut by_path: BTreeMap<ResourcePath, PathChange> = BTreeMap::new();
     for key in &keys {
         let (old, new) = (before.get(key), now.get(key));
         if key.0 == "pg_class" && old.is_none() {
             found.new.push(key.1.clone());
         }
-        let change = match (old, new) {
-            (None, None) => catalog_change(&key.0),
-            // Of what the server keeps for itself there is no change that is not one of the thing it is kept for.
-            (old, new)
-                if old
-                    .into_iter()
-                    .chain(new)
-                    .all(|one| one.schema == "pg_toast") =>
-            {
-                continue;
-            }
-            (old, Some(new)) => definition(new, old, Some(how(old, new))),
-            (Some(old), None) => definition(old, Some(old), None),
-        };
-        let content = contents.entry(change.path.clone()).or_default();
-        content.push((said.get(key), said_before.get(key)));
-        found.changes.push(change);
-    }
-    found.changes.sort_by(|a, b| a.path.cmp(&b.path));
-    found.changes.dedup_by(|a, b| a.path == b.path);
-    for change in &mut found.changes {
-        if let Detail::Opaque { detail } = &mut change.detail {
-            let content = json!(contents.get(&change.path));
-            let digest = blake3::hash(content.to_string().as_bytes());
-            detail["digest"] = digest.to_hex().as_str().into();
+        // Of what the server keeps for itself there is no change that is not one of the thing it is kept for.
+        let mut known = old.into_iter().chain(new).peekable();
+        if known.peek().is_some() && known.all(|one| one.schema == "pg_toast") {
+            continue;
         }
+        let kept = said.get(key).cloned().unwrap_or_default();
+        let gone = said_before.get(key).cloned().unwrap_or_default();
+        let path = path_of(&key.0, new.or(old));
+        by_path
+            .entry(path)
+            .or_default()
+            .add(&key.0, (old, new), (kept, gone));
     }
+    let changes = by_path.into_iter().map(|(path, one)| one.into_change(path));
+    found.changes.extend(changes);
     Ok(found)
+}
+
+/// What was changed under one path: usually one thing, or one that was dropped and another one that has its name now.
+#[derive(Default)]
+struct PathChange {
+    kind: String,
+    before: Vec<String>,
+    after: Vec<String>,
+    /// What its rows say, and what those said that are gone.
+    content: Vec<(Said, Said)>,
+}
+
+impl PathChange {
+    fn add(
+        &mut self,
+        catalog: &str,
+        (old, new): (Option<&Object>, Option<&Object>),
+        content: (Said, Said),
+    ) {
+        if old.or(new).is_none() {
+            self.kind = "catalog".to_owned();
+            self.before = vec![format!("rows of {catalog}")];
+            self.after = vec![format!("rows of {catalog}: changed")];
+        }
+        let named = |one: &Object| format!("{} {}", one.kind, shown(&one.schema, &one.name));
+        if let Some(one) = new.or(old) {
+            self.kind.clone_from(&one.kind);
+        }
+        self.before.extend(old.map(named));
+        self.after
+            .extend(new.map(|new| format!("{}: {}", named(new), how(old, new))));
+        self.content.push(content);
+    }
+
+    fn into_change(self, path: ResourcePath) -> Change {
+        let text = |parts: &[String]| (!parts.is_empty()).then(|| parts.join(", "));
+        let (before, after) = (text(&self.before), text(&self.after));
+        let mut change = text_change(path, &self.kind, before.as_deref(), after.as_deref());
+        if let Detail::Opaque { detail } = &mut change.detail {
+            let content = json!(self.content).to_string();
+            detail["digest"] = blake3::hash(content.as_bytes()).to_hex().as_str().into();
+        }
+        change
+    }
 }
 
 fn catalogs(connection: &mut Connection) -> PgResult<Vec<Catalog>> {
@@ -240,9 +223,8 @@ type Rows = BTreeMap<String, Vec<(String, (Key, String))>>;
 fn rows(connection: &mut Connection, catalogs: &[&Catalog], condition: &str) -> PgResult<Rows> {
     let select = |catalog: &&Catalog| {
         let name = &catalog.name;
-        let known = OWNERS.iter().find(|(of, ..)| of == name);
-        let (join, class, number) = match known {
-            Some((_, join, class, number)) => (*join, (*class).to_owned(), *number),
+        let (join, class, number) = match owner(name) {
+            Some([join, class, number]) => (join, class.to_owned(), number),
             None if catalog.numbered => ("", format!("'{name}'"), "x.oid"),
             None => ("", format!("'{name}'"), "0"),
         };
@@ -255,7 +237,8 @@ fn rows(connection: &mut Connection, catalogs: &[&Catalog], condition: &str) -> 
         };
         format!(
             "SELECT '{name}', x.ctid::pg_catalog.text, coalesce({class}, '{name}'), ({number})::pg_catalog.text, \
-             pg_catalog.md5({said}) FROM pg_catalog.{name} x {join} WHERE {condition}"
+             {} FROM pg_catalog.{name} x {join} WHERE {condition}",
+            digest_of(&said)
         )
     };
     let selects: Vec<String> = catalogs.iter().map(select).collect();
@@ -346,7 +329,7 @@ fn names(class: &str) -> Option<String> {
              FROM pg_catalog.pg_largeobject_metadata x WHERE x.oid IN".to_owned(),
         "pg_trigger" => of_table("pg_trigger", "tgname", "tgrelid", "trigger"),
         "pg_policy" => of_table("pg_policy", "polname", "polrelid", "policy"),
-        class if IDENTIFIED.contains(&class) => format!(
+        class if IDENTIFIED.split(' ').any(|one| one == class) => format!(
             "SELECT x.oid::text, '', i.identity, i.type, '' FROM pg_catalog.{class} x, \
              LATERAL pg_catalog.pg_identify_object('pg_catalog.{class}'::pg_catalog.regclass, x.oid, 0) i WHERE x.oid IN"
         ),
@@ -368,30 +351,18 @@ fn how(old: Option<&Object>, new: &Object) -> &'static str {
     }
 }
 
-fn definition(object: &Object, old: Option<&Object>, how: Option<&str>) -> Change {
-    let named = |one: &Object| format!("{} {}", one.kind, shown(&one.schema, &one.name));
-    let name = shown(&object.schema, &object.name);
-    let path = match object.kind.as_str() {
-        "table" | "view" | "materialized view" | "foreign table" => table_item(&name),
+/// Where something is shown; what has no name, by its catalog.
+fn path_of(catalog: &str, object: Option<&Object>) -> ResourcePath {
+    let Some(object) = object else {
+        return ResourcePath::root().join(format!("catalog:{catalog}").as_bytes());
+    };
+    let item = table_item(&shown(&object.schema, &object.name));
+    match object.kind.as_str() {
+        "table" | "view" | "materialized view" | "foreign table" => item,
         kind => {
             let word = kind.replace(' ', "_");
-            let name = [word.as_bytes(), b":", table_item(&name).as_bytes()].concat();
+            let name = [word.as_bytes(), b":", item.as_bytes()].concat();
             ResourcePath::root().join(&name)
         }
-    };
-    let after = how.map(|how| format!("{}: {how}", named(object)));
-    text_change(
-        path,
-        &object.kind,
-        old.map(named).as_deref(),
-        after.as_deref(),
-    )
-}
-
-/// Something that has no name here.
-fn catalog_change(catalog: &str) -> Change {
-    let path = ResourcePath::root().join(format!("catalog:{catalog}").as_bytes());
-    let before = format!("rows of {catalog}");
-    let after = format!("rows of {catalog}: changed");
-    text_change(path, "catalog", Some(&before), Some(&after))
+    }
 }
