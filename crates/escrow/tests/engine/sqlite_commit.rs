@@ -175,6 +175,30 @@ fn an_undo_that_sqlite_refuses_to_commit_is_not_taken_for_done() {
     assert_eq!(it.rows(), "1old 2old");
 }
 
+// rule C4, C6, Q2
+#[test]
+fn a_table_whose_form_changed_meanwhile_keeps_no_undo_from_its_end() {
+    let also = "CREATE TABLE u (id INTEGER PRIMARY KEY, v); INSERT INTO u VALUES (1, 'old')";
+    let it = Staging::new(&format!("{TWO}; {also}"));
+    let intent = it.staged(&format!("{NEW}; UPDATE u SET v = 'new'"));
+    it.commit(&intent).expect("nothing contradicts");
+    it.other("ALTER TABLE t RENAME COLUMN v TO w");
+    it.commit(&intent).expect("the other table says it was");
+    let path = |text: &str| escrow::model::ResourcePath::parse(text.as_bytes()).expect("a path");
+    let conflicts = it.strategy.check_undo(&intent).expect("it is looked at");
+    let paths: Vec<_> = conflicts.into_iter().map(|one| one.path).collect();
+    assert_eq!(paths, [path("t")]);
+    let undone = it.strategy.undo(&intent, &Unobserved).expect("it ends");
+    let kept: Vec<_> = undone.kept.into_iter().map(|(item, _)| item).collect();
+    assert_eq!(kept, [path("t")]);
+    assert_eq!(it.ask("SELECT v FROM u"), "old");
+    assert_eq!(it.ask("SELECT group_concat(w) FROM t"), "new,new");
+    // Also where nothing else is left that was committed.
+    it.other("DROP TABLE u");
+    let undone = it.strategy.undo(&intent, &Unobserved).expect("it ends");
+    assert_eq!(undone.kept.len(), 2, "{undone:?}");
+}
+
 // rule Q2
 #[test]
 fn a_number_that_was_given_out_is_not_given_out_again_by_a_table_that_is_brought_over() {

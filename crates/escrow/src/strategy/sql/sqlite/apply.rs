@@ -83,6 +83,8 @@ struct State {
     settings: Vec<Holds>,
     /// What is neither version.
     others: Vec<ResourcePath>,
+    /// The tables that have another form than in the plan: none of their rows is looked for.
+    reshaped: Vec<ResourcePath>,
 }
 
 impl State {
@@ -93,6 +95,11 @@ impl State {
 
     fn any(&self, one: Holds) -> bool {
         self.all().any(|holds| holds == one)
+    }
+
+    /// Everything that another process changed.
+    fn moved(&self) -> impl Iterator<Item = &ResourcePath> {
+        self.reshaped.iter().chain(&self.others)
     }
 }
 
@@ -121,22 +128,24 @@ fn find(
     Ok(found.map_or((swap.rowid, None), |(rowid, row)| (rowid, Some(row))))
 }
 
-/// Does something with each row of a plan, in their order.
+/// Does something with each row of a plan, in their order, where its table has the form that it has in the plan.
 fn each_row(
     plan: &OpenPlan,
     original: &Database,
+    reshaped: &[ResourcePath],
     mut work: impl FnMut(usize, &RowSwap, &Table, &mut Lookup<'_>) -> Result<()>,
 ) -> Result<()> {
-    let lookups = plan
-        .plan
-        .tables
-        .iter()
-        .map(|table| Lookup::new(original, table));
-    let mut lookups: Vec<Lookup<'_>> = lookups.collect::<Result<_>>()?;
+    let lookups = plan.plan.tables.iter().map(|table| {
+        let same = !reshaped.contains(&table_item(&table.name));
+        same.then(|| Lookup::new(original, table)).transpose()
+    });
+    let mut lookups: Vec<Option<Lookup<'_>>> = lookups.collect::<Result<_>>()?;
     for (number, swap) in plan.rows()?.enumerate() {
         let swap = swap?;
         let table = plan.table(&swap)?;
-        work(number, &swap, table, &mut lookups[swap.table as usize])?;
+        if let Some(lookup) = &mut lookups[swap.table as usize] {
+            work(number, &swap, table, lookup)?;
+        }
     }
     Ok(())
 }
@@ -149,22 +158,27 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         objects: Vec::new(),
         settings: Vec::new(),
         others: Vec::new(),
+        reshaped: Vec::new(),
     };
-    for table in &plan.plan.tables {
-        if schema.tables.get(&table.name) != Some(table) {
-            return Err(moved(&table_item(&table.name)));
-        }
-    }
-    each_row(plan, original, |_, swap, table, lookup| {
-        let (_, now) = find(lookup, table, swap)?;
-        let (from, to) = direction.of(&swap.before, &swap.after);
-        let held = holds(&now, from, to);
-        if held == Holds::Other {
-            state.others.push(item(table, swap));
-        }
-        state.rows.push(held);
-        Ok(())
-    })?;
+    let tables = plan.plan.tables.iter();
+    let reshaped = tables.filter(|table| schema.tables.get(&table.name) != Some(table));
+    state.reshaped = reshaped.map(|table| table_item(&table.name)).collect();
+    each_row(
+        plan,
+        original,
+        &state.reshaped,
+        |number, swap, table, lookup| {
+            let (_, now) = find(lookup, table, swap)?;
+            let (from, to) = direction.of(&swap.before, &swap.after);
+            let held = holds(&now, from, to);
+            if held == Holds::Other {
+                state.others.push(item(table, swap));
+            }
+            state.rows.resize(number, Holds::Other);
+            state.rows.push(held);
+            Ok(())
+        },
+    )?;
     for swap in &plan.plan.whole {
         let digest = |side: &Option<WholeTable>| side.as_ref().map(|one| one.digest.clone());
         let (before, after) = (digest(&swap.before), digest(&swap.after));
@@ -238,7 +252,7 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
             // It was carried out before; what others did since is theirs.
             return Ok(());
         }
-        if let Some(other) = state.others.first() {
+        if let Some(other) = state.moved().next() {
             return Err(moved(other));
         }
         if state.any(Holds::To) {
@@ -267,16 +281,15 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
     let _versions = Attached::new(&original, plan, Direction::Back)?;
     in_transaction(plan, &original, Direction::Back, || {
         let state = state(plan, &original, Direction::Back)?;
-        let was_undone = plan.is_marked(UNDOING)? && state.any(Holds::To);
-        if was_undone || !state.any(Holds::From) {
+        if plan.is_marked(UNDOING)? && state.any(Holds::To) {
             return Ok(());
         }
         let there = Location::from(plan.original.as_path());
-        let kept = state
-            .others
-            .iter()
-            .map(|item| (item.clone(), there.clone()));
+        let kept = state.moved().map(|item| (item.clone(), there.clone()));
         report.kept = kept.collect();
+        if !state.any(Holds::From) {
+            return Ok(());
+        }
         report.paths = make(plan, &original, &state, Direction::Back)?;
         plan.mark(UNDOING)
     })?;
@@ -286,19 +299,13 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
 /// Where the original moved on since the commit.
 pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
     let original = Database::open(&plan.original, Use::Read)?;
-    let state = original.transaction(false, || state(plan, &original, Direction::Back));
-    let what = "it was changed in the original since the commit";
-    match state {
-        Ok(state) => {
-            let others = state.others.into_iter();
-            Ok(others.map(|item| Conflict::of(item, what)).collect())
-        }
-        Err(StrategyError::Moved { path, .. }) => {
-            let what = "the original's table has other columns than when the commit was made";
-            Ok(vec![Conflict::of(path, what)])
-        }
-        Err(error) => Err(error),
-    }
+    let state = original.transaction(false, || state(plan, &original, Direction::Back))?;
+    let reshaped = "the original's table has other columns than when the commit was made";
+    let changed = "it was changed in the original since the commit";
+    let reshaped = state.reshaped.into_iter().map(|item| (item, reshaped));
+    let others = state.others.into_iter().map(|item| (item, changed));
+    let conflict = |(item, what)| Conflict::of(item, what);
+    Ok(reshaped.chain(others).map(conflict).collect())
 }
 
 fn open(plan: &OpenPlan) -> Result<Database> {
@@ -366,7 +373,7 @@ fn make(
             done.add(&table_item(&swap.name));
         }
     }
-    swap_rows(plan, original, &state.rows, direction, &mut done)?;
+    swap_rows(plan, original, state, direction, &mut done)?;
     let created = objects.iter().filter_map(|(_, to)| to.as_ref());
     for object in in_order(created) {
         original.run(&format!("create {}", object.name), &object.sql)?;
@@ -459,12 +466,13 @@ fn swap_table(
 fn swap_rows(
     plan: &OpenPlan,
     original: &Database,
-    held: &[Holds],
+    state: &State,
     direction: Direction,
     done: &mut PathSample,
 ) -> Result<()> {
-    let wanted = |number: usize| held.get(number) == Some(&Holds::From);
-    each_row(plan, original, |number, swap, table, lookup| {
+    let wanted = |number: usize| state.rows.get(number) == Some(&Holds::From);
+    let reshaped = &state.reshaped;
+    each_row(plan, original, reshaped, |number, swap, table, lookup| {
         if wanted(number) {
             let (rowid, now) = find(lookup, table, swap)?;
             if let Some(now) = now {
@@ -474,7 +482,7 @@ fn swap_rows(
         }
         Ok(())
     })?;
-    each_row(plan, original, |number, swap, table, lookup| {
+    each_row(plan, original, reshaped, |number, swap, table, lookup| {
         let (_, to) = direction.of(&swap.before, &swap.after);
         if let Some(row) = to.as_ref().filter(|_| wanted(number)) {
             let free = match swap.rowid {
@@ -486,7 +494,7 @@ fn swap_rows(
         }
         Ok(())
     })?;
-    each_row(plan, original, |number, swap, table, lookup| {
+    each_row(plan, original, reshaped, |number, swap, table, lookup| {
         let (_, to) = direction.of(&swap.before, &swap.after);
         let keyed = to
             .as_ref()
