@@ -1,9 +1,11 @@
-//! An S3 server of the tests, on loopback, from the package moto; ended when dropped. What a bucket holds is asked over plain HTTP.
+//! An S3 server of the tests, on loopback, from the package moto; ended when dropped. It keeps what it answered for, also when it is killed. What a bucket
+//! holds is asked over plain HTTP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
 
 /// The Python that has what is needed: the one on the search path, or that of `scripts/install-deps.sh`.
 fn python() -> PathBuf {
@@ -25,10 +27,29 @@ fn python() -> PathBuf {
 /// A server.
 #[derive(Debug)]
 pub struct S3 {
-    child: Child,
+    child: Mutex<Child>,
     /// Its address, as in `http://127.0.0.1:1234`.
     pub address: String,
     python: PathBuf,
+    /// What it keeps.
+    directory: tempfile::TempDir,
+}
+
+/// Starts the program; the address that it says.
+fn start(python: &Path, directory: &Path, port: Option<&str>) -> (Child, String) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/s3_server.py");
+    let mut command = Command::new(python);
+    command.arg(script).arg(directory).args(port);
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
+    let output = child.stdout.take().expect("it is piped");
+    let mut address = String::new();
+    let read = BufReader::new(output).read_line(&mut address);
+    read.expect("it says its address");
+    let address = address.trim_end().to_owned();
+    assert!(address.starts_with("http://"), "it did not start");
+    (child, address)
 }
 
 impl S3 {
@@ -36,22 +57,45 @@ impl S3 {
     #[expect(clippy::new_without_default, reason = "it starts a process")]
     pub fn new() -> Self {
         let python = python();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/s3_server.py");
-        let mut command = Command::new(&python);
-        command.arg(script).env("PYTHONDONTWRITEBYTECODE", "1");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
-        let output = child.stdout.take().expect("it is piped");
-        let mut address = String::new();
-        let read = BufReader::new(output).read_line(&mut address);
-        read.expect("it says its address");
-        let address = address.trim_end().to_owned();
-        assert!(address.starts_with("http://"), "it did not start");
+        let directory = tempfile::tempdir().expect("there is room");
+        let (child, address) = start(&python, directory.path(), None);
         Self {
-            child,
+            child: Mutex::new(child),
             address,
             python,
+            directory,
         }
+    }
+
+    /// Kills it at its `at`-th request from now on, before the request is carried out, or `after` it was and before it is answered.
+    pub fn dies(&self, at: u64, how: &str) {
+        let path = format!("/__die?at={at}&how={how}");
+        assert_eq!(self.ask("GET", &path, "").0, 200);
+    }
+
+    /// How many requests there were since the last time that it was asked, or was to die.
+    pub fn count(&self) -> u64 {
+        let (_, count) = self.ask("GET", "/__count", "");
+        count.parse().expect("a number")
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().expect("no thread panics with it")
+    }
+
+    /// Whether it is dead.
+    pub fn is_dead(&self) -> bool {
+        let ended = self.child().try_wait().expect("it can be waited for");
+        ended.is_some()
+    }
+
+    /// Starts it again where it was, once it is dead.
+    pub fn restart(&self) {
+        self.child().wait().expect("it can be waited for");
+        let port = self.address.rsplit(':').next();
+        let (child, address) = start(&self.python, self.directory.path(), port);
+        assert_eq!(address, self.address);
+        *self.child() = child;
     }
 
     /// The search path on which `python3` is one that has boto3.
@@ -110,24 +154,12 @@ impl S3 {
         let (_, body) = self.ask("GET", &format!("/{bucket}?versions&prefix={prefix}"), "");
         body.matches("<VersionId>").count()
     }
-
-    /// Takes a bucket down at the `at`-th request that changes something, before or after it is carried out.
-    pub fn down(&self, bucket: &str, at: u64, how: &str) {
-        let path = format!("/__down?bucket={bucket}&at={at}&how={how}");
-        assert_eq!(self.ask("GET", &path, "").0, 200);
-    }
-
-    /// Brings it up again; how many requests changed something since it was taken down, or would have been.
-    pub fn up(&self, bucket: &str) -> u64 {
-        let (_, count) = self.ask("GET", &format!("/__up?bucket={bucket}"), "");
-        count.parse().expect("a number")
-    }
 }
 
 impl Drop for S3 {
     fn drop(&mut self) {
         // It is this one's alone.
-        self.child.kill().expect("it can be ended");
-        self.child.wait().expect("it can be waited for");
+        self.child().kill().expect("it can be ended");
+        self.child().wait().expect("it can be waited for");
     }
 }

@@ -1,25 +1,30 @@
-"""An S3 server for tests on loopback, from the package moto. Its first line is its address; it ends with its standard input.
+"""An S3 server for tests on loopback, from the package moto: `s3_server.py DIRECTORY [PORT]`. Its first line is its address; it ends with its standard input.
 
-A bucket can be lost in the middle, as with a server that is killed: `/__down?bucket=B&at=N&how=before` ends the connection of the N-th request that changes
-something in it before it is carried out, `how=after` when it was and before it is answered. From then on every connection ends, until `/__up?bucket=B`.
-Both answer with the number of requests that changed something since the last time.
+What a request changed lies in the directory, synced, before the request is answered: a server that was killed and is started again holds everything that it
+had answered for. `/__die?at=N&how=before` kills the process at its N-th request from then on, before the request is carried out; `how=after` when it was and is
+kept, before it is answered. Both that and `/__count` answer with the number of requests since the last time.
 """
 
-import collections
+import copyreg
+import os
+import pickle
+import random
+import signal
 import sys
 import threading
 from urllib.parse import parse_qs
 
+from moto.core import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import s3_backends
+from moto.s3.utils import _VersionedKeyStore
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+directory = sys.argv[1]
 backend = DomainDispatcherApplication(create_backend_app)
+buckets = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets
 lock = threading.Lock()
-buckets = collections.defaultdict(lambda: {"count": 0, "at": 0, "how": "", "down": False})
-
-
-class Gone(Exception):
-    pass
+state = {"count": 0, "at": 0, "how": ""}
 
 
 class Silent(WSGIRequestHandler):
@@ -27,36 +32,72 @@ class Silent(WSGIRequestHandler):
         pass
 
 
-def control(path, query):
-    with lock:
-        bucket = buckets[query["bucket"][0]]
-        count = bucket["count"]
-        bucket.update(count=0, at=int(query.get("at", ["0"])[0]), how=query.get("how", [""])[0], down=False)
-        return str(count).encode()
+def with_versions(lists):
+    store = _VersionedKeyStore()
+    for key, versions in lists:
+        store.setlist(key, versions)
+    return store
+
+
+# Its items are the newest versions only.
+copyreg.pickle(_VersionedKeyStore, lambda store: (with_versions, (list(store.lists()),)))
+
+
+def load():
+    for name in os.listdir(directory):
+        if not name.startswith("."):
+            with open(f"{directory}/{name}", "rb") as file:
+                buckets[name] = pickle.load(file)
+
+
+def save(name):
+    if name not in buckets:
+        return
+    new = f"{directory}/.new"
+    with open(new, "wb") as file:
+        pickle.dump(buckets[name], file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, f"{directory}/{name}")
+
+
+def die(hit, how):
+    if hit and state["how"] == how:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def app(environ, start_response):
     path = environ["PATH_INFO"]
-    if path.startswith("/__"):
-        answer = control(path, parse_qs(environ.get("QUERY_STRING", "")))
-        start_response("200 OK", [("Content-Length", str(len(answer)))])
-        return [answer]
-    changes = environ["REQUEST_METHOD"] in ("PUT", "POST", "DELETE")
     with lock:
-        bucket = buckets[path.split("/")[1]]
-        down = bucket["down"]
-        bucket["count"] += changes and not down
-        hit = changes and not down and bucket["count"] == bucket["at"]
-        bucket["down"] |= hit
-    if not down and not (hit and bucket["how"] == "before"):
+        if path.startswith("/__"):
+            query = parse_qs(environ.get("QUERY_STRING", ""))
+            answer = str(state["count"]).encode()
+            state.update(count=0, at=int(query.get("at", ["0"])[0]), how=query.get("how", [""])[0])
+            start_response("200 OK", [("Content-Length", str(len(answer)))])
+            return [answer]
+        state["count"] += 1
+        hit = state["count"] == state["at"]
+        die(hit, "before")
         answer = list(backend(environ, start_response))
-        if not hit:
-            return answer
-    environ["werkzeug.socket"].shutdown(2)
-    raise Gone()
+        if environ["REQUEST_METHOD"] in ("PUT", "POST", "DELETE"):
+            save(path.split("/")[1])
+        die(hit, "after")
+        return answer
 
 
-server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Silent)
+def listen():
+    """On a port below those that the kernel gives to connections, so that it is free when the server comes back."""
+    ports = sys.argv[2:] or random.sample(range(15000, 32000), 100)
+    for port in ports:
+        try:
+            return make_server("127.0.0.1", int(port), app, threaded=True, request_handler=Silent)
+        except (OSError, SystemExit):
+            continue
+    sys.exit("no port is free")
+
+
+load()
+server = listen()
 print(f"http://127.0.0.1:{server.server_port}", flush=True)
 threading.Thread(target=lambda: (sys.stdin.read(), server.shutdown()), daemon=True).start()
 server.serve_forever()

@@ -1,7 +1,7 @@
 //! A directory, a SQLite database and a bucket of S3 in one plan, the last by the strategy of the examples: whatever is killed — the engine, its
 //! program or the server — and wherever a call fails, all three are old or all three are new.
 //!
-//! The server loses its connections in the middle of a request, before or after it is carried out, and comes back with everything it had.
+//! The server is killed with a request in its hands, before or after the request is carried out, and comes back with everything that it answered for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,9 +13,9 @@ use crate::*;
 /// What goes wrong.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
-    /// The server is gone at its n-th request that changes something.
+    /// The server is killed at its n-th request.
     Server(u64, &'static str),
-    /// The program is killed there.
+    /// The program is killed at its n-th request that changes something.
     Program(u64, &'static str),
     /// Every process is killed at its n-th call, or the call fails.
     Call(u64, Fault),
@@ -128,6 +128,18 @@ impl<'a> Three<'a> {
         sides.next().ok_or_else(|| format!("mixed: {found:?}"))
     }
 
+    /// Without the server, what needs it waits.
+    fn waits(&self) -> Result<(), String> {
+        match self.cli.run("recover") {
+            done if [0, 5].contains(&done.status) => Ok(()),
+            done => Err(format!(
+                "`recover` without the server ended with {}: {}",
+                done.status,
+                done.stderr_text()
+            )),
+        }
+    }
+
     fn must(&self, line: &str) -> Result<(), String> {
         let done = self.cli.run(line);
         match done.status {
@@ -143,16 +155,26 @@ impl<'a> Three<'a> {
 impl Lost<'_> {
     /// Whether it went wrong at all, and what must not be.
     fn check(&self) -> (bool, Result<(), String>) {
-        let three = Three::new(self.server);
+        // One that is killed serves nothing else meanwhile.
+        let own = matches!(self.loss, Loss::Server(..)).then(S3::new);
+        let three = Three::new(own.as_ref().unwrap_or(self.server));
         let line = if self.undo { "undo p" } else { "commit p" };
         if self.undo {
             three.cli.ok("commit p");
         }
         let hit = match self.loss {
             Loss::Server(at, how) => {
-                self.server.down(&three.bucket, at, how);
+                three.server.dies(at, how);
                 three.cli.run(line);
-                self.server.up(&three.bucket) >= at
+                let hit = three.server.is_dead();
+                if hit {
+                    if let Err(wrong) = three.waits() {
+                        return (hit, Err(wrong));
+                    }
+                    three.server.restart();
+                }
+                three.server.count();
+                hit
             }
             Loss::Program(at, how) => {
                 write(three.world.at("die"), format!("{at} {how}"));
@@ -205,38 +227,47 @@ impl Trial for Lost<'_> {
     }
 }
 
-/// Every loss. In the bounded form the calls are not counted first, because every scene costs seconds: of the undo there is one.
+/// Every loss. In the bounded form nothing is counted first, because every scene costs seconds: of the undo there are fewer.
 pub(crate) fn losses(form: Form) -> Figures {
     let server = S3::new();
-    let mut requests = Vec::new();
+    let mut servers = Vec::new();
+    let mut programs = Vec::new();
     let mut calls = Vec::new();
-    for (undo, most) in [(false, 4), (true, 2)] {
+    // An object is put, or a version removed, at these requests of the server.
+    let few: [&[_]; 2] = [&[(4, "after"), (6, "before")], &[(4, "after")]];
+    for (undo, line, most, few) in [(false, "commit p", 4, few[0]), (true, "undo p", 2, few[1])] {
         let point = |loss| Lost {
             server: &server,
             undo,
             loss,
         };
-        for at in 1..=most {
-            for how in ["before", "after"] {
-                requests.push(point(Loss::Server(at, how)));
-                requests.push(point(Loss::Program(at, how)));
+        let scene = || {
+            let three = Three::new(&server);
+            if undo {
+                three.cli.ok("commit p");
             }
-        }
+            three
+        };
+        let both = |at| ["before", "after"].map(|how| (at, how));
+        let losses = (1..=most).flat_map(both);
+        programs.extend(losses.map(|(at, how)| point(Loss::Program(at, how))));
         if !form.is_long() {
+            servers.extend(few.iter().map(|&(at, how)| point(Loss::Server(at, how))));
             calls.push(point(Loss::Call(if undo { 30 } else { 60 }, Fault::Kill)));
             continue;
         }
-        let three = Three::new(&server);
-        if undo {
-            three.cli.ok("commit p");
-        }
-        let line = if undo { "undo p" } else { "commit p" };
-        let counted = sweep::calls(three.cli.stepper(line), line);
+        let three = scene();
+        server.count();
+        three.cli.ok(line);
+        let losses = (1..=server.count()).flat_map(both);
+        servers.extend(losses.map(|(at, how)| point(Loss::Server(at, how))));
+        let counted = sweep::calls(scene().cli.stepper(line), line);
         let faults = [Fault::Kill, Fault::Once(28)];
         calls.extend((1..=counted).flat_map(|n| faults.map(|fault| point(Loss::Call(n, fault)))));
     }
-    let form = form.part(2);
-    let mut figures = form.run(requests, 4);
+    let form = form.part(3);
+    let mut figures = form.run(servers, 3);
+    figures.add(form.run(programs, 2));
     figures.add(form.run(calls, 2));
     figures
 }
@@ -245,6 +276,6 @@ pub(crate) fn losses(form: Form) -> Figures {
 #[test]
 fn a_directory_a_database_and_a_bucket_are_never_mixed_whatever_is_killed() {
     if require_stepper() {
-        losses(Form::Bounded).settle("a directory, SQLite and S3", 6);
+        losses(Form::Bounded).settle("a directory, SQLite and S3", 7);
     }
 }
