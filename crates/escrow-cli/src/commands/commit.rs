@@ -35,7 +35,7 @@ use crate::ui::{Tone, Ui, paint};
 ///
 /// With `--expect` what is released has this digest, which `escrow diff` and `--dry-run` print, or nothing is
 /// released (exit 4), whatever `--on-conflict` says. What is compared is what was staged, which nothing changes
-/// any more. Of a part, or with `--on-conflict theirs`, take the digest of a `--dry-run` with the same options.
+/// any more. Of a part, or with `--on-conflict theirs` or `merge`, take the digest of a `--dry-run` with the same options.
 /// At a terminal the question is bound in the same way to what was shown.
 #[derive(Debug, Args)]
 #[command(
@@ -84,6 +84,8 @@ enum OnConflictArg {
     Ours,
     /// The original's; the sandbox's is left out
     Theirs,
+    /// Both, in text files of which they changed different lines; where that cannot be done nothing is committed
+    Merge,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -99,10 +101,11 @@ impl CommitArgs {
         let plan = context.plan(self.plan.as_deref(), ui)?;
         let terms = CommitTerms {
             on_conflict: match self.on_conflict {
-                OnConflictArg::Abort => OnConflict::Abort,
+                OnConflictArg::Abort | OnConflictArg::Merge => OnConflict::Abort,
                 OnConflictArg::Ours => OnConflict::Ours,
                 OnConflictArg::Theirs => OnConflict::Theirs,
             },
+            merge: matches!(self.on_conflict, OnConflictArg::Merge),
             strict: matches!(self.base, BaseArg::Strict),
             allow_partial: self.allow_partial,
         };
@@ -245,6 +248,7 @@ fn member(one: &MemberPreview) -> Value {
         "summary": ChangeSummary::of(&one.diff),
         "changes": changes,
         "left": left,
+        "merged": one.merged.iter().map(|path| show::with_path(path, json!({}))).collect::<Vec<_>>(),
         "notes": notes,
         "undoable": one.undoable,
     })
@@ -267,6 +271,10 @@ fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, done: bool)
         }
         for note in &one.notes {
             ui.warn(&format!("{}:{}: {}", one.resource, note.path, note.what));
+        }
+        for path in &one.merged {
+            let word = paint(Tone::Careful, "merged");
+            ui.line(&format!("  {word}  {path}  changed there and here"));
         }
         for conflict in &one.conflicts {
             let word = match terms.on_conflict {

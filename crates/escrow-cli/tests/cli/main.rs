@@ -37,6 +37,7 @@ mod interrupted;
 mod log;
 mod lost;
 mod many;
+mod merges;
 mod metadata;
 mod mounts;
 mod mounts_killed;

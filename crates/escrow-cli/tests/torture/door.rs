@@ -20,6 +20,7 @@ pub(crate) const REQUEST: CommitRequest<'static> = CommitRequest {
     message: None,
     terms: CommitTerms {
         on_conflict: OnConflict::Abort,
+        merge: false,
         strict: false,
         allow_partial: false,
     },

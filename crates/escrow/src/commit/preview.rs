@@ -24,6 +24,8 @@ pub struct CommitTerms {
     pub on_conflict: OnConflict,
     /// Whatever moved in an original is a conflict.
     pub strict: bool,
+    /// Text files that both sides changed are merged, where that can be done without a choice.
+    pub merge: bool,
     /// More than one member may be irreversible.
     pub allow_partial: bool,
 }
@@ -41,6 +43,8 @@ pub struct MemberPreview {
     pub left: DiffView,
     /// What contradicts it.
     pub conflicts: Vec<Conflict>,
+    /// What both sides changed, and is released as both made it.
+    pub merged: Vec<ResourcePath>,
     /// What will not come across as it is.
     pub notes: Vec<PreviewNote>,
     /// What will run later, outside of every sandbox.
@@ -107,6 +111,7 @@ impl<'a> Batch<'a> {
         for member in self.members {
             let options = PreviewOptions {
                 strict: terms.strict,
+                merge: terms.merge,
             };
             let session = member.open(self.engine.store, session.clone())?;
             let preview = member.session(&*session, |session| session.preview(&options))?;
@@ -199,6 +204,7 @@ impl Previewed<'_> {
                 diff,
                 left: left.clone(),
                 conflicts: preview.conflicts.clone(),
+                merged: preview.merged.clone(),
                 notes: preview.notes.clone(),
                 undoable: member.capabilities().undoes,
             }

@@ -172,7 +172,7 @@ impl Error {
             ],
             Self::Conflicts { .. } => vec![
                 "nothing was changed; both versions are where they were".into(),
-                "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's".into(),
+                "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's, `merge` merges text files line by line".into(),
             ],
             Self::Unexpected { plan, .. } => {
                 vec![format!("nothing was changed; `escrow diff {plan}` shows what would be released now, and its digest")]

@@ -9,7 +9,7 @@ use super::audit::OperationSubject;
 use super::{Manager, SandboxView};
 use crate::commit::standing_parts;
 use crate::diff::VersionContents;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::fs::content::spool;
 use crate::fs::state_dir::{self, Lock};
@@ -197,8 +197,36 @@ impl Manager {
             self.activate([&view])?;
             let (session, _share) = self.live_session(plan, &view)?.unzip();
             let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
-            Ok(sandbox.write(path, &mut content)?)
+            let change = sandbox.write(path, &mut content)?;
+            // What is written stands: that a merge has nothing to begin from later is said then.
+            if let Err(error) = sandbox.keep_bases(Some(&change)) {
+                self.notice_no_bases(&error.into());
+            }
+            Ok(change)
         })
+    }
+
+    /// Keeps what a merge would begin from. That it cannot be kept is no failure of the command.
+    pub(super) fn keep_bases(&self, plan: &Plan) {
+        let keep = || {
+            let _lock = self.begin_call(plan, true)?;
+            for view in self.live_sandboxes(plan)? {
+                self.open_sandbox(&view, Session::Shared)?
+                    .keep_bases(None)?;
+            }
+            Ok(())
+        };
+        match keep() {
+            Ok(()) | Err(Error::PlanOver { .. }) => {}
+            Err(error) => self.notice_no_bases(&error),
+        }
+    }
+
+    fn notice_no_bases(&self, error: &Error) {
+        let why = chain(error);
+        self.notice(format!(
+            "what `--on-conflict merge` begins from could not be kept: {why}"
+        ));
     }
 
     /// Runs one statement in a sandbox that is a database. Who may write in it may change it, who may read all of it may

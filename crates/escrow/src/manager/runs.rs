@@ -128,6 +128,7 @@ impl Manager {
             if last {
                 self.notice_open(&spec)?;
             }
+            self.keep_bases(plan);
             let ended = ended?;
             if last && ended.status() != 0 {
                 self.checkpoint_failed(plan);

@@ -559,6 +559,14 @@ pub trait Sandbox: Send {
     /// and so has the same change in a sandbox of any other strategy.
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests>;
 
+    /// Keeps the versions of the original from which text files of the sandbox began, so that a commit can merge what both
+    /// sides changed: of the file that was just written, or of all. What the original has no longer is not kept.
+    ///
+    /// *Guarantees:* original and sandbox are untouched. *After a crash:* nothing half kept counts. *Idempotent:* yes.
+    fn keep_bases(&self, _only: Option<&Change>) -> Result<()> {
+        Ok(())
+    }
+
     /// Discards every change in the sandbox, which can then be worked in again; says what was done, in a few words. That is
     /// durable once the caller has synced the file system of the area.
     ///
@@ -652,6 +660,7 @@ mod tests {
             notes: vec![note.clone()],
             bytes: 3,
             part: true,
+            merged: vec![path.clone()],
         });
         let intent = Intent(serde_json::json!({"area": "x"}));
         let digest = crate::model::digest::VersionDigest::new(&[b"content"], true);
@@ -684,7 +693,7 @@ mod tests {
         round_trip(Access::default());
         round_trip(Capabilities::default());
         round_trip(Probe::yes("it works"));
-        round_trip(PreviewOptions { strict: true });
+        round_trip(PreviewOptions::default());
         round_trip(OnConflict::Ours);
     }
 }

@@ -12,6 +12,9 @@ use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, ResourcePa
 pub struct PreviewOptions {
     /// Whatever moved in the original is a conflict, not only what the sandbox changed too.
     pub strict: bool,
+    /// Text files that both sides changed are merged, where that can be done without a choice.
+    #[serde(default)]
+    pub merge: bool,
 }
 
 /// Something that will not come across as it is in the sandbox.
@@ -38,6 +41,9 @@ pub struct Preview {
     pub bytes: u64,
     /// Only a part of what the sandbox changed is in the diff; the rest stays there.
     pub part: bool,
+    /// What both sides changed, and is released as both made it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<ResourcePath>,
 }
 
 /// A shared view, written as the view itself.
@@ -137,6 +143,14 @@ impl Preview {
             strict || nearest.unwrap_or(false)
         };
         self.conflicts.retain(|one| concerns(&one.path));
+        self.merged.retain(|path| concerns(path));
+        // Where the sandbox stays, what it has would take back what the original brought.
+        if self.part {
+            for path in std::mem::take(&mut self.merged) {
+                let what = "changed there and here; a part of a plan is released without merging";
+                self.conflicts.push(Conflict::of(path, what));
+            }
+        }
         self.notes.retain(|one| concerns(&one.path));
         let (mut left, mut released) = (DiffView::default(), DiffView::default());
         for (change, chosen) in changes.into_iter().zip(chosen) {

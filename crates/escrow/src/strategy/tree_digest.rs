@@ -1,6 +1,6 @@
 //! The digests of new versions of a directory tree, in a sandbox and where they were staged.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rustix::io::Errno;
 
@@ -10,13 +10,14 @@ use super::tree_commit::{CAPABILITY, VersionSource, introduced, without};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Dir, Meta};
 use crate::model::digest::{VersionDigest, VersionDigests};
-use crate::model::{Change, EntryKind};
+use crate::model::{Change, EntryKind, ResourcePath};
 
-/// What each changed path of a sandbox would become: without the privileges that a commit drops, and without sockets.
+/// What each changed path of a sandbox would become, with what is `merged` in the place of its own: without the privileges that a commit drops, and without sockets.
 pub(super) fn sandbox(
     root: &dyn VersionSource,
     visible: fn(Xattrs) -> Xattrs,
     changes: &[Change],
+    merged: &BTreeMap<ResourcePath, Vec<u8>>,
 ) -> Result<VersionDigests> {
     let mut all = Vec::new();
     // Files of several names are read once.
@@ -45,7 +46,13 @@ pub(super) fn sandbox(
                 let goes = dropped.contains(&"capabilities");
                 attributes.retain(|(name, _)| !goes || name != CAPABILITY);
             }
-            leaf((&dir, name), &meta, &visible(attributes))?
+            match merged.get(path) {
+                Some(text) => {
+                    let content = blake3::hash(text).as_bytes().to_vec();
+                    version(&meta, &visible(attributes), Some(content))
+                }
+                None => leaf((&dir, name), &meta, &visible(attributes))?,
+            }
         };
         same.extend(file.map(|file| (file, digest)));
         all.push((path.clone(), digest));

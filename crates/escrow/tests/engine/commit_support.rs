@@ -21,6 +21,7 @@ use crate::support::{OnCopied, Sandboxed, chain, names, sh};
 /// Nothing is resolved, nothing is let pass.
 pub(crate) const PLAIN: CommitTerms = CommitTerms {
     on_conflict: OnConflict::Abort,
+    merge: false,
     strict: false,
     allow_partial: false,
 };

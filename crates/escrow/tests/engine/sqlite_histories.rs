@@ -24,6 +24,7 @@ use crate::support::options;
 /// Nothing is resolved, nothing is let pass.
 const PLAIN: CommitTerms = CommitTerms {
     on_conflict: OnConflict::Abort,
+    merge: false,
     strict: false,
     allow_partial: false,
 };

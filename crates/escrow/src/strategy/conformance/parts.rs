@@ -88,7 +88,13 @@ impl PartFixture<'_> {
 
     fn preview(&self, strict: bool) -> Result<Preview, String> {
         let opened = self.0.open()?;
-        must("preview", opened.preview(&PreviewOptions { strict }))
+        must(
+            "preview",
+            opened.preview(&PreviewOptions {
+                strict,
+                ..PreviewOptions::default()
+            }),
+        )
     }
 
     /// The paths that contradict a commit; `strict`ly also what moved elsewhere.

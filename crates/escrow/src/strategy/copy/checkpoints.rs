@@ -602,6 +602,7 @@ fn stage_restore(
         },
         seen,
         fixed,
+        ..TreePreview::default()
     };
     let source = StageSource {
         area,

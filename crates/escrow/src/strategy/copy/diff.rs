@@ -13,7 +13,7 @@ use crate::fs::{Cause, Dir, EntryHandle, Meta, MovedEntries, xattr};
 use crate::model::{Change, ChangedField, Conflict, EntryInfo, EntryKind, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::tree;
-use crate::strategy::tree_commit::{OriginalBase, Released};
+use crate::strategy::tree_commit::{BaseText, OriginalBase, Released};
 
 /// A copy, what it was made from, and the record of how it was made.
 pub(in crate::strategy) struct CopiedTree<'a> {
@@ -427,5 +427,17 @@ impl OriginalBase for CopyBase<'_> {
     fn was_there(&self, path: &ResourcePath) -> Result<bool> {
         // What was copied has a record, and is not called added.
         Ok(self.copied.released.was_there(path) == Some(true))
+    }
+
+    fn base_text(&self, path: &ResourcePath) -> BaseText<'_> {
+        let manifest = self.copied.manifest;
+        let record = manifest.find(path).map(|index| manifest.record(index));
+        match record {
+            Some(record) if !self.copied.released.has(path) => {
+                let (ino, ctime) = (record.ino, record.ctime);
+                BaseText::Kept(format!("{ino} {}.{}", ctime.sec, ctime.nsec).into_bytes())
+            }
+            _ => BaseText::Unknown,
+        }
     }
 }

@@ -227,6 +227,7 @@ impl<K: CopyKind> TreeCopy<K> {
         let area = empty_area(place)?;
         let report = with(sandbox, &[], |copied, open| {
             let snapshot = checkpoints::open(copied, &open.area, snapshot)?;
+            tree_commit::hand_on_bases(&open.area, &area)?;
             make_new(&area, |tree| {
                 fork::fork(copied, &snapshot, tree, request.observer)
             })
@@ -416,6 +417,7 @@ impl<K: CopyKind> CopySession<K> {
                 kept,
                 &base,
                 carved,
+                options.merge.then_some(&open.area),
             )?;
             if options.strict {
                 preview
@@ -465,11 +467,22 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
-        tree_digest::sandbox(
-            &open(&self.reference)?.tree,
-            |attributes| attributes,
-            changes,
-        )
+        let tree = &open(&self.reference)?.tree;
+        tree_digest::sandbox(tree, |attributes| attributes, changes, &self.found.merged())
+    }
+
+    fn keep_bases(&self, only: Option<&Change>) -> Result<()> {
+        with(&self.reference, &self.parts, |copied, open| {
+            let base = CopyBase {
+                copied,
+                moved: &self.moves(copied.original)?,
+            };
+            let changes = match only {
+                Some(only) => vec![only.clone()],
+                None => tree::steady(|| copied.look())?.changes,
+            };
+            tree_commit::keep_bases(&open.area, copied.original, &changes, &base)
+        })
     }
 
     fn rollback(&self, observer: &dyn Observer) -> Result<String> {

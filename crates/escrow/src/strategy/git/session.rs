@@ -329,7 +329,12 @@ impl Sandbox for GitSession {
     }
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
-        let mut preview = self.files.preview(options)?;
+        // Git merges by itself.
+        let files = PreviewOptions {
+            merge: false,
+            ..*options
+        };
+        let mut preview = self.files.preview(&files)?;
         let (last, changes) = self.look(&preview)?;
         preview
             .conflicts

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
-use super::super::tree_commit::{OriginalBase, Released};
+use super::super::tree_commit::{BaseText, OriginalBase, Released};
 use super::layers::{self, LayerDirMetadata};
 use super::stack::{self, LayerStack};
 use crate::fs::copy::{clock, settle};
@@ -252,5 +252,13 @@ impl OriginalBase for LayerBase<'_> {
         }
         let lower = layers::parent_below(self.lower, &parent)?;
         Ok(lower.is_none_or(|meta| !self.is_still(&parent, &meta)))
+    }
+
+    fn base_text(&self, path: &ResourcePath) -> BaseText<'_> {
+        let Stamp { sec, nsec } = self.stamp;
+        match self.released.has(path) {
+            true => BaseText::Unknown,
+            false => BaseText::Kept(format!("{sec}.{nsec}").into_bytes()),
+        }
     }
 }

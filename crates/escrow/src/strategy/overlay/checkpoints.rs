@@ -24,7 +24,7 @@ use crate::model::text::Location;
 use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
 use crate::strategy::live_restore::{self, PathVersion};
 use crate::strategy::snapshot_diff;
-use crate::strategy::tree_commit::Released;
+use crate::strategy::tree_commit::{Released, hand_on_bases};
 
 /// A stack of more layers is flattened: a kernel mounts 500, and forks and restores lay one more over a snapshot.
 const MOST: usize = 400;
@@ -286,6 +286,7 @@ pub(super) fn fork(
     clear(&area, &[super::WORK, STAGE])?;
     lay_over(&area, &LayerStack::open(&layers, &open.area)?, 0)?;
     exposure::inherit(&open.area, &area)?;
+    hand_on_bases(&open.area, &area)?;
     for layer in &mut layers {
         layer
             .area

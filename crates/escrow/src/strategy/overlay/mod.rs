@@ -331,7 +331,8 @@ impl OverlaySession {
         let known = contents.as_ref().map_or(&base as _, |one| one as _);
         let diff = DiffView::new(found.changes);
         let new = &upper.keeping();
-        let mut found = tree_commit::look(to, new, diff, found.kept, known, &open.carved)?;
+        let merges = options.merge.then_some(&open.area);
+        let mut found = tree_commit::look(to, new, diff, found.kept, known, &open.carved, merges)?;
         if options.strict && onto.is_none() {
             let moved = base.everything_moved(&open.carved)?;
             found.preview.conflicts.extend(moved);
@@ -406,7 +407,23 @@ impl Sandbox for OverlaySession {
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
-        tree_digest::sandbox(&open(&self.reference)?.upper, layers::visible, changes)
+        let upper = &open(&self.reference)?.upper;
+        tree_digest::sandbox(upper, layers::visible, changes, &self.found.merged())
+    }
+
+    fn keep_bases(&self, only: Option<&Change>) -> Result<()> {
+        let open = open(&self.reference)?;
+        if open.onto.is_some() {
+            return Ok(());
+        }
+        let (upper, lower) = (&open.upper, &open.lower);
+        let (moves, released, gone) = (self.moves(lower)?, self.released(&open)?, HashSet::new());
+        let base = base::LayerBase::open(upper, lower, &gone, &moves, &released)?;
+        let changes = match only {
+            Some(only) => vec![only.clone()],
+            None => self.diff(None, None)?.changes,
+        };
+        tree_commit::keep_bases(&open.area, lower, &changes, &base)
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {

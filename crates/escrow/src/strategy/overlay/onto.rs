@@ -4,7 +4,7 @@
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree::{self, Original};
-use super::super::tree_commit::{OriginalBase, Released};
+use super::super::tree_commit::{BaseText, OriginalBase, Released};
 use super::OverlayMetadata;
 use crate::fs::{Dir, Meta, MovedEntries};
 use crate::model::{EntryKind, ResourcePath, SandboxRef};
@@ -83,6 +83,13 @@ impl OriginalBase for TreeBase<'_> {
 
     fn was_there(&self, path: &ResourcePath) -> Result<bool> {
         Ok(self.released.was_there(path) == Some(true))
+    }
+
+    fn base_text(&self, path: &ResourcePath) -> BaseText<'_> {
+        match self.released.has(path) {
+            true => BaseText::Unknown,
+            false => BaseText::In(self.tree),
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use super::super::tree_commit::VersionSource;
 use super::layers::{self, LayerDirMetadata, LayerMark};
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::dir::DirEntry;
+use crate::fs::xattr::Xattrs;
 use crate::fs::{Cause, Dir, Meta, remove};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
@@ -333,6 +334,10 @@ impl VersionSource for LayerStack {
 
     fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Dir, &'p [u8])> {
         Ok(self.holder(path)?.parent(path)?)
+    }
+
+    fn visible(&self) -> fn(Xattrs) -> Xattrs {
+        layers::visible
     }
 }
 

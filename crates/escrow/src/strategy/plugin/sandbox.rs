@@ -277,7 +277,7 @@ impl Sandbox for PluginSandbox {
             conflicts: answer.conflicts.into_iter().map(Conflict::from).collect(),
             notes: answer.notes.into_iter().map(Into::into).collect(),
             bytes: answer.bytes,
-            part: false,
+            ..Preview::default()
         })
     }
 

@@ -5,7 +5,7 @@ use crate::fs::{Dir, Meta, MovedEntries, state_dir};
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::tree;
-use crate::strategy::tree_commit::{self, OriginalBase, Released};
+use crate::strategy::tree_commit::{self, BaseText, OriginalBase, Released};
 
 /// The original as it was, as the measure of what it is: inode and ctime tell what was changed since.
 pub(super) struct FrozenBase<'a> {
@@ -94,5 +94,12 @@ impl OriginalBase for FrozenBase<'_> {
     fn was_there(&self, path: &ResourcePath) -> Result<bool> {
         // What was in the original then is in the snapshot, and is not called added.
         Ok(self.released.was_there(path) == Some(true))
+    }
+
+    fn base_text(&self, path: &ResourcePath) -> BaseText<'_> {
+        match self.released.has(path) {
+            true => BaseText::Unknown,
+            false => BaseText::In(self.base),
+        }
     }
 }

@@ -351,7 +351,8 @@ impl SubvolumeSession {
         };
         let sandbox = open.tree.again().keeping();
         let diff = DiffView::new(found.changes);
-        let mut found = tree_commit::look(&original, &sandbox, diff, kept, &base, &open.carved)?;
+        let (carved, merges) = (&open.carved, options.merge.then_some(&open.area));
+        let mut found = tree_commit::look(&original, &sandbox, diff, kept, &base, carved, merges)?;
         if options.strict {
             let moved = base.everything_moved(&open.carved)?;
             found.preview.conflicts.extend(moved);
@@ -401,11 +402,8 @@ impl Sandbox for SubvolumeSession {
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
-        tree_digest::sandbox(
-            &open(&self.reference)?.tree,
-            |attributes| attributes,
-            changes,
-        )
+        let tree = &open(&self.reference)?.tree;
+        tree_digest::sandbox(tree, |attributes| attributes, changes, &self.found.merged())
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {

@@ -1,8 +1,9 @@
 //! Detects conflicts: compares the original at each changed path with what the change was based on (rule C15).
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use super::merge::{self, BaseText};
 use super::{CAPABILITY, TreePreview, VersionSource, privileges, sort};
 use crate::fs::dir::DirEntry;
 use crate::fs::state_dir;
@@ -30,6 +31,11 @@ pub(in crate::strategy) trait OriginalBase {
 
     /// Whether something stood at the path of an added entry when the sandbox was made.
     fn was_there(&self, path: &ResourcePath) -> Result<bool>;
+
+    /// Where the text is that a changed file had when the sandbox was made.
+    fn base_text(&self, _path: &ResourcePath) -> BaseText<'_> {
+        BaseText::Unknown
+    }
 }
 
 struct ConflictCheck<'a> {
@@ -38,11 +44,14 @@ struct ConflictCheck<'a> {
     changes: &'a [Change],
     base: &'a dyn OriginalBase,
     carved: &'a [ResourcePath],
+    /// The area of the sandbox, where what both sides changed is to be merged.
+    merges: Option<&'a Dir>,
     conflicts: Vec<Conflict>,
+    merged: BTreeMap<ResourcePath, Vec<u8>>,
 }
 
 /// Compares the original, as it is now, with what the sandbox changed. `sandbox` holds the new
-/// versions.
+/// versions. Text files that both sides changed are merged where the area of the sandbox is given.
 pub(in crate::strategy) fn look(
     original: &Dir,
     sandbox: &dyn VersionSource,
@@ -50,6 +59,7 @@ pub(in crate::strategy) fn look(
     kept: Vec<ResourcePath>,
     base: &dyn OriginalBase,
     carved: &[ResourcePath],
+    merges: Option<&Dir>,
 ) -> Result<TreePreview> {
     let changes = &diff.changes;
     if !changes.is_empty() && original.is_overlay()? {
@@ -67,7 +77,9 @@ pub(in crate::strategy) fn look(
         changes,
         base,
         carved,
+        merges,
         conflicts: Vec::new(),
+        merged: BTreeMap::new(),
     };
     let mut known = LinkedFiles {
         sandbox,
@@ -93,7 +105,7 @@ pub(in crate::strategy) fn look(
         }
     }
     notes.extend(owners.note());
-    let mut conflicts = look.conflicts;
+    let (mut conflicts, merged) = (look.conflicts, look.merged);
     sort(&mut conflicts);
     Ok(TreePreview {
         preview: Preview {
@@ -102,10 +114,12 @@ pub(in crate::strategy) fn look(
             notes,
             bytes,
             part: false,
+            merged: merged.keys().cloned().collect(),
         },
         seen,
         fixed,
         kept,
+        merged,
     })
 }
 
@@ -124,10 +138,17 @@ impl ConflictCheck<'_> {
         now: Option<&Meta>,
         what: &str,
     ) -> Result<()> {
-        if let (Some(at), Some(now)) = (at, now)
-            && self.is_same(change, at, now)?
-        {
-            return Ok(());
+        let mut what = what.to_owned();
+        if let (Some(at), Some(now)) = (at, now) {
+            match self.settle(change, at, now)? {
+                Settled::Same => return Ok(()),
+                Settled::Merged(text) => {
+                    self.merged.insert(change.path.clone(), text);
+                    return Ok(());
+                }
+                Settled::No(None) => {}
+                Settled::No(Some(why)) => what = format!("{what}; {why}"),
+            }
         }
         let theirs = match (now, at) {
             (Some(meta), Some((dir, name))) => Some(dir.facts(name, meta)?),
@@ -136,22 +157,37 @@ impl ConflictCheck<'_> {
         };
         self.conflicts.push(Conflict {
             ours: change.new.clone(),
-            ..Conflict::with(change.path.clone(), what, theirs)
+            ..Conflict::with(change.path.clone(), &what, theirs)
         });
         Ok(())
     }
 
-    /// Whether both sides have the same there now: then there is nothing to choose between.
-    fn is_same(&self, change: &Change, at: (&Dir, &[u8]), now: &Meta) -> Result<bool> {
+    /// Whether there is nothing to choose between: both sides have the same there now, or what both changed can be merged.
+    fn settle(&self, change: &Change, at: (&Dir, &[u8]), now: &Meta) -> Result<Settled> {
         let Some(new) = self.sandbox.meta(&change.path)? else {
-            return Ok(false);
+            return Ok(Settled::No(None));
         };
-        let (dir, _) = self.sandbox.parent(&change.path)?;
-        let theirs = (at.0, now);
-        let differs = tree::change(&change.path, theirs, (&dir, &new), |fields| {
-            tree::ownable(fields, now)
-        })?;
-        Ok(differs.is_none())
+        let (dir, name) = self.sandbox.parent(&change.path)?;
+        if new.kind != now.kind {
+            return Ok(Settled::No(None));
+        }
+        let (theirs, ours) = ((at.0, now), (&dir, &new));
+        let same = || tree::same_content((&dir, name), at);
+        let fields = tree::differences(name, theirs, ours, self.sandbox.visible(), same)?;
+        let fields = tree::ownable(fields, now);
+        if fields.is_empty() {
+            return Ok(Settled::Same);
+        }
+        let files = change.old.is_some() && new.is_file();
+        let Some(area) = self.merges.filter(|_| files) else {
+            return Ok(Settled::No(None));
+        };
+        if fields != [ChangedField::Content] || new.nlink.max(now.nlink) > 1 {
+            let why = "it is not merged: mode, owner or attributes differ, or it has several names";
+            return Ok(Settled::No(Some(why)));
+        }
+        let merged = merge::merge(area, &change.path, self.base, (&dir, name), at)?;
+        Ok(merged.map_or_else(|why| Settled::No(Some(why)), Settled::Merged))
     }
 
     /// What stands at the path of a change; notes what contradicts it.
@@ -272,6 +308,16 @@ impl ConflictCheck<'_> {
         }
         Ok(())
     }
+}
+
+/// How a path comes out that both sides changed.
+enum Settled {
+    /// Both have the same.
+    Same,
+    /// This is what both made of it.
+    Merged(Vec<u8>),
+    /// It is a conflict; why it could not be merged, if it was to be.
+    No(Option<&'static str>),
 }
 
 fn is_gone(error: &FsError) -> bool {

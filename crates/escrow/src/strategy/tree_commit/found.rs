@@ -1,7 +1,7 @@
 //! What the preview of a directory found, for the staging that follows in the same session.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +21,8 @@ pub(in crate::strategy) struct TreePreview {
     pub(in crate::strategy) fixed: BTreeSet<ResourcePath>,
     /// Paths that were touched, but are no change.
     pub(in crate::strategy) kept: Vec<ResourcePath>,
+    /// What both sides made of text files that both changed.
+    pub(in crate::strategy) merged: BTreeMap<ResourcePath, Vec<u8>>,
 }
 
 impl TreePreview {
@@ -36,6 +38,7 @@ impl TreePreview {
         self.preview = Preview {
             diff: Arc::clone(&to.diff),
             conflicts: to.conflicts.clone(),
+            merged: Vec::new(),
             notes: Vec::new(),
             ..*to
         };
@@ -53,6 +56,14 @@ impl LastPreview {
         let preview = found.preview.clone();
         self.0.replace(Some(found));
         preview
+    }
+
+    /// What is released instead of the sandbox's versions, by what was found.
+    pub(in crate::strategy) fn merged(&self) -> BTreeMap<ResourcePath, Vec<u8>> {
+        let found = self.0.borrow();
+        found
+            .as_ref()
+            .map_or_else(BTreeMap::new, |found| found.merged.clone())
     }
 
     /// What was found, else what is found now, of the changes that are to be released.

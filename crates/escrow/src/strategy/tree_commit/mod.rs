@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `conflicts` | what stands in the original at each changed path, and what contradicts the change |
 //! | `found` | what the preview found, for the staging |
+//! | `merge` | text files that both sides changed, line by line, and the versions that such a merge begins from |
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
 //! | `flags` | a new version has the flags (`chattr`) of the old one |
@@ -41,6 +42,7 @@ mod flags;
 mod found;
 mod inline;
 mod intent;
+mod merge;
 mod released;
 mod stage;
 mod steps;
@@ -53,6 +55,7 @@ pub(super) use apply::{apply, apply_and};
 pub(super) use conflicts::{OriginalBase, introduced, look};
 pub(super) use finish::finish;
 pub(super) use found::{LastPreview, StageRequest, TreePreview};
+pub(super) use merge::{BaseText, hand_on_bases, keep_bases};
 pub(super) use released::Released;
 pub(super) use stage::{StageSource, prepare};
 pub(super) use undo::{check, undo};
@@ -86,6 +89,11 @@ pub(super) trait VersionSource {
             Err(StrategyError::Fs(error)) if error.is_absent() || error.leaves() => Ok(None),
             answer => answer,
         }
+    }
+
+    /// The attributes of an entry of it as its user sees them.
+    fn visible(&self) -> fn(Xattrs) -> Xattrs {
+        |attributes| attributes
     }
 
     /// What tells which paths are names of one file, of the version at a path; `None` where it has no other.

@@ -6,7 +6,7 @@
 //! original must not change with it later. Where something outside may still write the sandbox's
 //! files, everything is copied. So nothing changes what is staged, and digests are made of that.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 
 use rustix::io::Errno;
@@ -63,6 +63,7 @@ pub(in crate::strategy) fn prepare(
         exposed: !failpoints::bug("exposed-files-linked") && exposure::is_exposed(source.area)?,
         digests: request.digests.then(Vec::new),
         part: request.part.is_some(),
+        merged: &request.preview.merged,
         fixed: &request.preview.fixed,
         device: stage.meta()?.dev,
         stage: &stage,
@@ -115,6 +116,8 @@ pub(super) struct StageJob<'a> {
     digests: Option<VersionDigests>,
     /// Only a part is released.
     pub(super) part: bool,
+    /// What is staged instead of the sandbox's versions.
+    merged: &'a BTreeMap<ResourcePath, Vec<u8>>,
     /// Paths at which the original has what cannot be moved.
     pub(super) fixed: &'a BTreeSet<ResourcePath>,
     stage: &'a Dir,
@@ -332,13 +335,24 @@ impl StageJob<'_> {
         meta: &Meta,
         staged: &mut StagedFile,
     ) -> Result<Option<VersionDigest>> {
-        let of = match self.link(change, (from, name), at, meta)? {
-            Some(linked) => {
+        let linked = match self.merged.get(&change.path) {
+            Some(_) => None,
+            None => self.link(change, (from, name), at, meta)?,
+        };
+        let of = match (linked, self.merged.get(&change.path)) {
+            (Some(linked), _) => {
                 self.observer.copied(1, 0);
                 *staged = linked;
                 *meta
             }
-            None => self.copy(change, (from, name), at, meta)?,
+            (None, None) => self.copy(change, (from, name), at, meta)?,
+            (None, Some(text)) => {
+                let attributes = (self.source.visible)(tree::xattrs(from, name)?);
+                let looks = Some((*meta, attributes));
+                let (to, to_name) = at;
+                tree::put(to, to, &change.path, to_name, looks, &mut &text[..])?;
+                *meta
+            }
         };
         if meta.is_file() && !self.source.whole {
             let was_file = old.is_some_and(|old| old.kind == EntryKind::File);

@@ -270,8 +270,7 @@ impl Sandbox for SqliteSession {
             diff: DiffView::new(found.changes()).into(),
             conflicts,
             notes: self.notes(&open)?,
-            bytes: 0,
-            part: false,
+            ..Preview::default()
         };
         *self.found.borrow_mut() = Some(found);
         Ok(preview)

@@ -1,0 +1,226 @@
+//! Three-way merge of text files that both sides changed, and the versions that such a merge begins from.
+//!
+//! The original of a layer or a copy is live: once another process changed a file there, the version that the sandbox
+//! began with is gone. So it is kept beside the sandbox as soon as a change of the file is known, while the original still
+//! has it. A file starts with the digest of the rest, and counts only if that matches: nothing needs to be synced.
+//!
+//! ```text
+//! <area>/bases/<digest of path and version>
+//! ```
+
+use std::io::{Read, Write};
+
+use rustix::io::Errno;
+use similar::{MergeResolution, TextMerge};
+
+use super::OriginalBase;
+use crate::fs::atomic_file::AtomicFile;
+use crate::fs::{Dir, Fingerprint, Meta};
+use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
+use crate::strategy::error::Result;
+
+const BASES: &[u8] = b"bases";
+/// Larger files are not merged.
+const LARGEST: u64 = 1 << 20;
+/// Files of more lines are not merged: comparing them could take long.
+const MOST_LINES: usize = 20_000;
+/// So many versions are kept at a time.
+const MOST_KEPT: usize = 10_000;
+
+/// Where the version of the original is from which a change of the sandbox began.
+pub(in crate::strategy) enum BaseText<'a> {
+    /// It is not known.
+    Unknown,
+    /// Beside the sandbox, if it was kept; this tells the version from others.
+    Kept(Vec<u8>),
+    /// In this tree.
+    In(&'a Dir),
+}
+
+/// Keeps the versions from which these changes began, as far as the original still has them.
+pub(in crate::strategy) fn keep_bases(
+    area: &Dir,
+    original: &Dir,
+    changes: &[Change],
+    base: &dyn OriginalBase,
+) -> Result<()> {
+    let is_file = |one: Option<&crate::model::EntryInfo>| {
+        one.is_some_and(|one| one.kind == EntryKind::File && one.size <= LARGEST)
+    };
+    let mergeable = changes.iter().filter(|change| {
+        change.kind == ChangeKind::Modified
+            && is_file(change.old.as_ref())
+            && is_file(change.new.as_ref())
+    });
+    let mut room = None;
+    for change in mergeable.take(MOST_KEPT) {
+        let BaseText::Kept(version) = base.base_text(&change.path) else {
+            continue;
+        };
+        let name = name(&version, &change.path);
+        let room = match &mut room {
+            Some(room) => room,
+            none => none.insert(open_room(area)?),
+        };
+        if room.stat(&name)?.is_some() {
+            continue;
+        }
+        let Some(text) = current_text(original, &change.path, base)? else {
+            continue;
+        };
+        let draft = AtomicFile {
+            stage: room,
+            to: room,
+            name: &name,
+            fresh: true,
+            synced: false,
+        };
+        draft.write(
+            |file| {
+                file.write_all(blake3::hash(&text).as_bytes())?;
+                file.write_all(&text)
+            },
+            |_| Ok(()),
+        )?;
+    }
+    Ok(())
+}
+
+/// Gives a fork the versions that the sandbox it began from has.
+pub(in crate::strategy) fn hand_on_bases(from: &Dir, to: &Dir) -> Result<()> {
+    if from.stat(BASES)?.is_none() {
+        return Ok(());
+    }
+    let (from, to) = (from.subdir(BASES)?, open_room(to)?);
+    for name in from.names()? {
+        match to.link_to(&name, &from, &name) {
+            Err(error) if error.is(Errno::EXIST) => {}
+            linked => linked?,
+        }
+    }
+    Ok(())
+}
+
+fn open_room(area: &Dir) -> Result<Dir> {
+    match area.make_dir(BASES, 0o700) {
+        Err(error) if error.is(Errno::EXIST) => {}
+        made => made?,
+    }
+    Ok(area.subdir(BASES)?)
+}
+
+fn name(version: &[u8], path: &ResourcePath) -> Vec<u8> {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&(version.len() as u64).to_le_bytes());
+    hash.update(version).update(path.as_bytes());
+    hash.finalize().to_hex().as_bytes().to_vec()
+}
+
+/// What the original has at a path, if that is what the sandbox began with.
+fn current_text(
+    original: &Dir,
+    path: &ResourcePath,
+    base: &dyn OriginalBase,
+) -> Result<Option<Vec<u8>>> {
+    let (dir, name) = match original.parent(path) {
+        Err(error) if error.is_absent() || error.leaves() => return Ok(None),
+        found => found?,
+    };
+    let Some(before) = dir.stat(name)?.filter(Meta::is_file) else {
+        return Ok(None);
+    };
+    if !base.is_current(path, Some((&dir, name)), &before)? {
+        return Ok(None);
+    }
+    let text = text((&dir, name))?;
+    // Another process may have written meanwhile.
+    let after = dir.stat(name)?.as_ref().map(Fingerprint::from);
+    Ok(text.filter(|_| after == Some(Fingerprint::from(&before))))
+}
+
+/// The content of a file, if it is a text that can be merged, and this user may read it.
+fn text((dir, name): (&Dir, &[u8])) -> Result<Option<Vec<u8>>> {
+    let (file, meta) = match dir.file(name) {
+        Err(error) if error.is(Errno::ACCESS) || error.is_absent() || error.leaves() => {
+            return Ok(None);
+        }
+        file => file?,
+    };
+    if meta.size > LARGEST {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    let read = file.take(LARGEST + 1).read_to_end(&mut text);
+    read.map_err(|error| dir.io_error("read", name, &error))?;
+    let lines = text.split(|byte| *byte == b'\n').count();
+    let is_text = text.len() as u64 <= LARGEST && lines <= MOST_LINES && !text.contains(&0);
+    Ok(is_text.then_some(text))
+}
+
+/// The version from which a change began.
+fn base_text(area: &Dir, path: &ResourcePath, base: &dyn OriginalBase) -> Result<Option<Vec<u8>>> {
+    let version = match base.base_text(path) {
+        BaseText::Unknown => return Ok(None),
+        BaseText::In(tree) => {
+            return match tree.parent(path) {
+                Err(error) if error.is_absent() || error.leaves() => Ok(None),
+                Err(error) => Err(error.into()),
+                Ok((dir, name)) => text((&dir, name)),
+            };
+        }
+        BaseText::Kept(version) => version,
+    };
+    let name = name(&version, path);
+    if area.stat(BASES)?.is_none() {
+        return Ok(None);
+    }
+    let room = area.subdir(BASES)?;
+    let mut file = match room.file(&name) {
+        Err(error) if error.is_absent() => return Ok(None),
+        file => file?.0,
+    };
+    let mut all = Vec::new();
+    let read = file.read_to_end(&mut all);
+    read.map_err(|error| room.io_error("read", &name, &error))?;
+    let kept = all.split_first_chunk::<{ blake3::OUT_LEN }>();
+    let kept = kept.filter(|(digest, text)| blake3::hash(text) == **digest);
+    Ok(kept.map(|(_, text)| text.to_vec()))
+}
+
+/// Merges the version of the sandbox and that of the original, line by line; why that is not possible otherwise.
+pub(super) fn merge(
+    area: &Dir,
+    path: &ResourcePath,
+    base: &dyn OriginalBase,
+    ours: (&Dir, &[u8]),
+    theirs: (&Dir, &[u8]),
+) -> Result<std::result::Result<Vec<u8>, &'static str>> {
+    let (Some(ours), Some(theirs)) = (text(ours)?, text(theirs)?) else {
+        return Ok(Err("it is no text, or too large to be merged"));
+    };
+    let Some(base) = base_text(area, path, base)? else {
+        return Ok(Err(
+            "it cannot be merged: no version from before both changes was kept",
+        ));
+    };
+    Ok(
+        merge_lines(&base, &ours, &theirs)
+            .ok_or("it cannot be merged: both changed the same lines"),
+    )
+}
+
+/// What both made of the lines of `base`; `None` where they changed the same lines, or lines next to each other.
+fn merge_lines(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
+    let merge = TextMerge::from_lines(base, ours, theirs);
+    let sides = |one| matches!(one, MergeResolution::Ours | MergeResolution::Theirs);
+    let touches = merge.regions().windows(2).any(|pair| {
+        let (one, next) = (pair[0].resolution(), pair[1].resolution());
+        sides(one) && sides(next) && one != next
+    });
+    if touches || merge.is_conflicted() {
+        return None;
+    }
+    let mut merged = Vec::new();
+    merge.to_writer(&mut merged).ok()?;
+    Some(merged)
+}
