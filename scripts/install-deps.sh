@@ -29,6 +29,8 @@ needs=(
     setcap:libcap2-bin
     newgidmap:uidmap
     python3:python3
+    curl:curl
+    openssl:openssl
     node:nodejs
     sqlite3:sqlite3
     sqldiff:sqlite3-tools

@@ -58,7 +58,7 @@ pub(crate) fn story(directory: &Path, helper: &Path) -> Outcome<()> {
     write(&agent, plan, resource, "notes.txt", "all is well\n")?;
     let script = "echo built > out.txt && rm old.txt";
     let ended = agent.run(plan, &RunRequest::new(["sh", "-c", script], &project))?;
-    assert_eq!(ended.status(), 0);
+    assert_eq!(ended.exit.status(), 0);
     let good = agent.create_checkpoint(plan, Some("good"), &Unobserved)?;
     assert_eq!(changes(&agent, plan)?, ["notes.txt", "old.txt", "out.txt"]);
     assert!(project.join("old.txt").exists() && !project.join("out.txt").exists());

@@ -11,7 +11,7 @@ use escrow::diff;
 use escrow::error::Error;
 use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
 use escrow::model::text::Location;
-use escrow::model::{Expected, Limits, PlanDigest, WholeDirs, units};
+use escrow::model::{DeniedConnection, Expected, Limits, Network, PlanDigest, WholeDirs, units};
 use escrow::run::{Agent, Output};
 use serde_json::{Value, json};
 
@@ -79,9 +79,10 @@ pub(crate) struct RunOptions {
     /// Let the command write this path for real; can be repeated
     #[arg(long, value_name = "PATH")]
     writable: Vec<PathBuf>,
-    /// Whether the command reaches the network: it does, unless told otherwise
-    #[arg(long, value_enum, value_name = "WHICH")]
-    network: Option<NetworkArg>,
+    /// What the command reaches: `none`, `host` (the default), or `allow:DOMAIN,…` through a proxy, as in
+    /// allow:example.com,*.example.org,localhost:8080
+    #[arg(long, value_name = "WHICH")]
+    network: Option<Network>,
     /// Leave the home directory read-only
     #[arg(long, overrides_with = "scratch")]
     no_scratch: bool,
@@ -118,14 +119,6 @@ pub(crate) struct RunOptions {
     /// Set a variable for the command; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<OsString>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum NetworkArg {
-    /// No network at all
-    None,
-    /// The network of this machine
-    Host,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -232,7 +225,7 @@ impl RunOptions {
                 (scratch, _) => Some(scratch),
             },
             writable: self.writable.clone(),
-            network: self.network.map(|network| network == NetworkArg::Host),
+            network: self.network.clone(),
             hide: self
                 .hide
                 .iter()
@@ -261,8 +254,8 @@ impl RunOptions {
             true => context.manager.run_unconfined(&plan, &request),
             false => context.manager.run(&plan, &request),
         };
-        let status = match ended {
-            Ok(ended) => ended.status(),
+        let (status, denied) = match ended {
+            Ok(ended) => (ended.exit.status(), ended.denied),
             Err(error) => {
                 session.keep_or_drop();
                 let status = match &error {
@@ -284,7 +277,9 @@ impl RunOptions {
             "changes": null,
             "scratch": [],
             "conflicts": [],
+            "denied": denied,
         });
+        show_denied(&denied, ui);
         let done = session.end(status, &mut answer);
         match done {
             Ok(status) => Ok((status, answer)),
@@ -511,6 +506,23 @@ impl RunSession<'_> {
             ));
         }
         Ok(written.changes.iter().map(show::change).collect())
+    }
+}
+
+/// Names the hosts that were denied.
+fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
+    for DeniedConnection {
+        host,
+        port,
+        reason,
+        count,
+    } in denied
+    {
+        let times = match count {
+            1 => String::new(),
+            count => format!(" ({count} times)"),
+        };
+        ui.say(&format!("denied: {host}:{port}{times}: {reason}"));
     }
 }
 

@@ -7,12 +7,12 @@ use super::options;
 use super::parse::{KeyPositions, TypeFile};
 use super::{
     CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, LimitsConfig,
-    LocationKind, Network, ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry,
+    LocationKind, NetworkConfig, ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry,
     TypeItem, ValidateEntry, Validation,
 };
 use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
-use crate::model::{Limits, ResourceType, ResourceTypes, plan, units};
+use crate::model::{Limits, Network, ResourceType, ResourceTypes, plan, units};
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
 use crate::strategy::plugin::methods;
@@ -65,7 +65,7 @@ pub(super) fn settle(
     for (number, entry) in config.validate.iter().enumerate() {
         let (line, network) = match entry {
             ValidateEntry::Plain(line) => (line, None),
-            ValidateEntry::Declared(entry) => (&entry.command, entry.network),
+            ValidateEntry::Declared(entry) => (&entry.command, entry.network.as_ref()),
         };
         let words = match line {
             CommandLine::Line(line) if line.trim().is_empty() => Vec::new(),
@@ -75,7 +75,8 @@ pub(super) fn settle(
         if words.first().is_none_or(String::is_empty) {
             return Err(places.fault(&format!("validate[{number}]"), "the command is empty"));
         }
-        let network = network == Some(Network::Host);
+        let network = checker.network(&format!("validate[{number}].network"), network)?;
+        let network = network.unwrap_or_default();
         validate.push(Validation { words, network });
     }
     Ok(Settings {
@@ -523,13 +524,32 @@ impl<'a> Checker<'a> {
         Ok(RunDefaults {
             limits,
             writable: run.writable.iter().map(|at| directory.join(at)).collect(),
-            network: run.network.map(|network| network == Network::Host),
+            network: self.network("run.network", run.network.as_ref())?,
             scratch: run.scratch,
             userns: run.allow_userns,
             hide: paths(&run.hide),
             show: paths(&run.show),
             pass: run.env.pass.clone(),
             env: run.env.set.clone(),
+        })
+    }
+
+    fn network(&self, key: &str, declared: Option<&NetworkConfig>) -> Checked<Option<Network>> {
+        Ok(match declared {
+            None => None,
+            Some(NetworkConfig::None) => Some(Network::None),
+            Some(NetworkConfig::Host) => Some(Network::Host),
+            Some(NetworkConfig::Allow(hosts)) => {
+                let mut allowed = Vec::new();
+                for (number, host) in hosts.iter().enumerate() {
+                    let host = host.parse().map_err(|why: String| {
+                        let key = format!("{key}.allow[{number}]");
+                        self.places.fault(&key, why.as_str())
+                    })?;
+                    allowed.push(host);
+                }
+                Some(Network::Allow(allowed))
+            }
         })
     }
 

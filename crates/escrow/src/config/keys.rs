@@ -4,9 +4,9 @@
 //! a tree gain something by it? What only tightens counts; the rest is ignored, and reported to the caller.
 
 use super::{CustomStrategyConfig, Settings, Validation};
-use crate::model::CleanupPolicy;
 use crate::model::resource::AUTO;
 use crate::model::text::Location;
+use crate::model::{CleanupPolicy, Network};
 use crate::strategy::Registry;
 use crate::strategy::registry::Registration;
 
@@ -53,10 +53,10 @@ pub(super) const KEYS: &[Key] = &[
             },
             named: |own| {
                 let both = |one: &Validation| {
-                    let network = if one.network {
-                        " (with the network)"
-                    } else {
-                        ""
+                    let network = match &one.network {
+                        Network::None => String::new(),
+                        Network::Host => " (with the network)".to_owned(),
+                        network => format!(" (with the network {network})"),
                     };
                     let short = format!("{}{network}", one.words.join(" "));
                     (short, format!("{}{network}", line(&one.words)))
@@ -155,12 +155,18 @@ pub(super) const KEYS: &[Key] = &[
     },
     Key {
         name: "run.network",
-        counts: "`none`; `host` where no outer file says `none`",
-        loosens: "commands would reach the network",
+        counts: "what reaches no more than an outer file permits: `none` is least, `host` most",
+        loosens: "commands would reach more of the network",
         merge: Some(Merge {
-            tightens: |own, outer, _| !opens(own.run.network, outer.run.network),
-            take: |own, outer| outer.run.network = own.run.network.or(outer.run.network),
-            named: |_| Vec::new(),
+            tightens: |own, outer, _| match (&own.run.network, &outer.run.network) {
+                (Some(own), Some(outer)) => own.is_within(outer),
+                _ => true,
+            },
+            take: |own, outer| {
+                let own = own.run.network.clone();
+                outer.run.network = own.or_else(|| outer.run.network.take());
+            },
+            named: |own| own.run.network.iter().map(twice).collect(),
         }),
     },
     Key {

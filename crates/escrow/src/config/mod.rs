@@ -285,8 +285,8 @@ impl ResourceEntry {
 pub struct RunConfig {
     /// Paths that commands write for real, from the directory of the configuration.
     pub writable: Vec<String>,
-    /// Whether commands reach the network; they do if left out.
-    pub network: Option<Network>,
+    /// Which hosts commands reach: `none`, `host` (all, as if left out), or a list.
+    pub network: Option<NetworkConfig>,
     /// Whether the home directory gets a layer that is thrown away; it does if left out.
     pub scratch: Option<bool>,
     /// Whether commands may make user namespaces of their own; they may not if left out.
@@ -371,14 +371,16 @@ impl JsonSchema for EnvConfig {
     }
 }
 
-/// Whether commands reach the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+/// Which hosts commands reach.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Network {
+pub enum NetworkConfig {
     /// No network at all.
     None,
     /// The network of this machine.
     Host,
+    /// These domains: `example.com`, `*.example.com`, `example.com:8443` or an address.
+    Allow(Vec<String>),
 }
 
 /// A command: a line for the shell, or a list of words.
@@ -413,7 +415,7 @@ pub enum ValidateEntry {
 pub struct DeclaredValidation {
     /// A line for the shell, or a list of words.
     pub command: CommandLine,
-    /// Whether it reaches the network; it does not if left out.
+    /// Which hosts it reaches; none if left out.
     #[serde(default)]
-    pub network: Option<Network>,
+    pub network: Option<NetworkConfig>,
 }

@@ -9,7 +9,7 @@ use super::{
     RetentionPeriod, TimeoutConfig, check, include, load, parse,
 };
 use crate::model::text::Location;
-use crate::model::{Limits, Options, ResourceTypes};
+use crate::model::{Limits, Network, Options, ResourceTypes};
 use crate::strategy::Registry;
 use crate::strategy::plugin::{ProgramLaunch, ProgramSpec, PythonClass};
 use crate::strategy::registry::DeclaredStrategy;
@@ -109,8 +109,8 @@ impl ConfigResource {
 pub struct Validation {
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// Whether it reaches the network.
-    pub network: bool,
+    /// Which hosts it reaches.
+    pub network: Network,
 }
 
 /// Defaults of a command that is run inside.
@@ -118,8 +118,8 @@ pub struct Validation {
 pub struct RunDefaults {
     /// Paths that can be written for real.
     pub writable: Vec<PathBuf>,
-    /// Whether the network can be reached.
-    pub network: Option<bool>,
+    /// Which hosts can be reached.
+    pub network: Option<Network>,
     /// Whether the home directory gets a layer that is thrown away.
     pub scratch: Option<bool>,
     /// Whether commands may make user namespaces of their own.

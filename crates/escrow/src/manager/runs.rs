@@ -20,11 +20,11 @@ use crate::fs::{Dir, exposure, layering};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
-use crate::model::{Action, DiffView, Limits, SandboxId, Scope, Shape};
+use crate::model::{Action, DiffView, Limits, Network, SandboxId, Scope, Shape};
 use crate::run::limits::{ControlGroups, PREFIX};
 use crate::run::spec::SOCKETS;
 use crate::run::{
-    Agent, Attached, CommandExit, Helper, MountedSandbox, NamespaceOptions, Output, RunError,
+    Agent, Attached, Helper, MountedSandbox, NamespaceOptions, Output, Proxy, RunError, RunOutcome,
     RunSpec, SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
@@ -47,9 +47,9 @@ pub struct RunRequest<'a> {
     pub scratch: Option<bool>,
     /// Paths that can be written for real; none, and no command inside: what the configuration says.
     pub writable: Vec<PathBuf>,
-    /// Whether the network can be reached; left out, what those who are inside have, else what the
-    /// configuration says, else yes.
-    pub network: Option<bool>,
+    /// Which hosts can be reached; left out, what those who are inside have, else what the
+    /// configuration says, else all.
+    pub network: Option<Network>,
     /// Whether it may make user namespaces of its own; left out, what those who are inside may, else what the
     /// configuration says, else no.
     pub userns: Option<bool>,
@@ -93,7 +93,7 @@ const STILL: &[u8] = b"still";
 
 impl Manager {
     /// Runs a command inside the sandboxes of a plan, together with those that are there already.
-    pub fn run(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<CommandExit> {
+    pub fn run(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<RunOutcome> {
         self.permit_plan(Action::Run, plan)?;
         if !request.writable.is_empty() {
             // No resource has it as its own: only who may do anything may do this.
@@ -118,7 +118,7 @@ impl Manager {
         let limits = request.limits.or(self.settings_of(plan)?.run.limits);
         self.record("run", Some(plan.id), &line(&request.command), || {
             let how = (request.output, limits);
-            let ended = self.supervise(&spec, attached, how, &entry, Some(plan), || {
+            let ended = self.supervise(&spec, attached, how, &entry, (plan, true), || {
                 // While the command runs others may look, and write through its namespace. A process that
                 // pauses those inside must not miss one that is about to begin.
                 drop(lock.take());
@@ -130,7 +130,7 @@ impl Manager {
             }
             self.keep_bases(plan);
             let ended = ended?;
-            if last && ended.status() != 0 {
+            if last && ended.exit.status() != 0 {
                 self.checkpoint_failed(plan);
                 self.explain_limits(&views);
             }
@@ -143,17 +143,17 @@ impl Manager {
         Ok(attached.map_err(at_io("share the terminal and signals"))?)
     }
 
-    /// Carries out what a description says. Commands that come later find the namespace, and those inside can
-    /// ask, for a plan that is given.
+    /// Carries out what a description says. Where others may join, commands that come later find the namespace, and those
+    /// inside can ask.
     pub(super) fn supervise(
         &self,
         spec: &RunSpec,
         attached: Attached,
         (output, limits): (Output, Limits),
         entry: &NamespaceEntry,
-        plan: Option<&Plan>,
+        (plan, joinable): (&Plan, bool),
         started: impl FnOnce(),
-    ) -> Result<CommandExit> {
+    ) -> Result<RunOutcome> {
         let console = &*self.options.console;
         let mut launcher = self.helper();
         let relays = connect(&mut launcher, console, output)?;
@@ -169,9 +169,9 @@ impl Manager {
             program: self.options.helper.clone(),
             home: self.home().to_owned(),
             config: self.options.sources.named.clone(),
-            plan: plan.map(|plan| plan.id),
+            plan: joinable.then_some(plan.id),
         });
-        let (mut noted, mut started) = (Ok(()), Some(started));
+        let (mut noted, mut started, mut proxy) = (Ok(()), Some(started), None);
         let Attached {
             terminal,
             signals,
@@ -186,7 +186,7 @@ impl Manager {
                 terminal,
                 held,
                 built: &mut |inside| {
-                    if plan.is_some() {
+                    if joinable {
                         noted = entry.note(inside, &spec.look);
                     }
                     noted.as_ref().map(drop).map_err(|_| RunError::Silent)
@@ -201,6 +201,7 @@ impl Manager {
                         helper.listen(UnixListener::from(socket));
                     }
                 },
+                proxied: &mut |socket| proxy = Some(Proxy::start(socket, &spec.look.network)),
                 notice: &mut |text| self.notice(text),
                 timeout: limits.timeout,
             },
@@ -212,10 +213,15 @@ impl Manager {
             .into_iter()
             .for_each(|text| self.notice(text));
         drop(groups);
+        let denied = proxy.map(|proxy| proxy.denied()).unwrap_or_default();
+        for one in &denied {
+            let target = format!("{}:{}", one.host, one.port);
+            self.note_denial(self.about("connect", Some(plan.id), &target), &one.reason);
+        }
         noted?;
-        let ended = ended?;
+        let exit = ended?;
         written?;
-        Ok(ended)
+        Ok(RunOutcome { exit, denied })
     }
 
     /// The helper program, as the way in.
@@ -329,7 +335,7 @@ impl Manager {
 
     /// Runs a command in the directory of the first sandbox of a plan, where nothing confines it. It may do anything to
     /// the machine, so only who may do anything may begin it.
-    pub fn run_unconfined(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<CommandExit> {
+    pub fn run_unconfined(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<RunOutcome> {
         self.permit_plan(Action::Run, plan)?;
         self.permit(Action::Admin, Some(plan), Scope::All)?;
         let views = self.live_sandboxes(plan)?;
@@ -349,7 +355,9 @@ impl Manager {
         command.args(&request.command[1..]).env_clear();
         command.envs(self.environment(plan, request)?);
         self.record("run", Some(plan.id), &line(&request.command), || {
-            Ok(unconfined(command, &directory, &*self.options.console)?)
+            let exit = unconfined(command, &directory, &*self.options.console)?;
+            let denied = Vec::new();
+            Ok(RunOutcome { exit, denied })
         })
     }
 
@@ -422,7 +430,11 @@ impl Manager {
             None => Ok(NamespaceOptions {
                 scratch: request.scratch.or(usual.scratch).unwrap_or(true),
                 writable,
-                network: request.network.or(usual.network).unwrap_or(true),
+                network: request
+                    .network
+                    .clone()
+                    .or_else(|| usual.network.clone())
+                    .unwrap_or(Network::Host),
                 userns: request.userns.or(usual.userns).unwrap_or(false),
                 hidden,
                 shown,
@@ -431,10 +443,14 @@ impl Manager {
                 true => other("its home directory can be written"),
                 false => other("its home directory cannot be written"),
             },
-            Some(look) if request.network == Some(!look.network) => match look.network {
-                true => other("it has a network"),
-                false => other("it has no network"),
-            },
+            Some(look)
+                if request
+                    .network
+                    .as_ref()
+                    .is_some_and(|one| *one != look.network) =>
+            {
+                other(&format!("its network is {}", look.network))
+            }
             Some(look) if request.userns == Some(true) && !look.userns => {
                 other("it allows no user namespaces")
             }

@@ -20,7 +20,7 @@ use crate::config::Validation;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::{Dir, remove, state_dir};
-use crate::model::Action;
+use crate::model::{Action, DeniedConnection};
 use crate::run::{CommandExit, Output};
 use crate::store::Plan;
 
@@ -81,7 +81,7 @@ impl Manager {
         }
         let request = RunRequest {
             output: Output::Error,
-            network: Some(validation.network),
+            network: Some(validation.network.clone()),
             environment: self.outer_path(plan, views)?,
             // Where the plan was made, wherever the commit was asked for.
             ..RunRequest::new(command, plan.directory.as_path())
@@ -92,9 +92,16 @@ impl Manager {
         let target = command.join(" ");
         self.record("validate", Some(plan.id), &target, || {
             let how = (request.output, limits);
-            let ended = self.supervise(&spec, attached, how, &entry, None, || {});
+            let ended = self.supervise(&spec, attached, how, &entry, (plan, false), || {});
             self.leave_namespace(plan, entry)?;
-            ended
+            let ended = ended?;
+            for one in &ended.denied {
+                let DeniedConnection {
+                    host, port, reason, ..
+                } = one;
+                self.notice(format!("the validation was denied {host}:{port}: {reason}"));
+            }
+            Ok(ended.exit)
         })
     }
 

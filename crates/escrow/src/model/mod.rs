@@ -7,6 +7,7 @@ pub mod digest;
 pub(crate) mod growing;
 pub mod id;
 pub mod limits;
+pub mod network;
 pub mod path;
 pub mod phase;
 pub mod plan;
@@ -32,6 +33,7 @@ pub use id::{
     CheckpointId, CommitId, IdSource, OperationId, PlanId, ResourceId, SandboxId, SystemIdSource,
 };
 pub use limits::Limits;
+pub use network::{AllowedHost, DeniedConnection, Network};
 pub use path::{InvalidPath, ResourcePath};
 pub use phase::{JournaledWork, Phase};
 pub use plan::PlanState;

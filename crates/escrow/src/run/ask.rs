@@ -190,7 +190,7 @@ fn give(mut stream: &UnixStream, bytes: &[u8], mut until: Instant) -> std::io::R
     Ok(())
 }
 
-fn left(until: Instant) -> std::io::Result<Duration> {
+pub(super) fn left(until: Instant) -> std::io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     match left.is_zero() {
         true => Err(std::io::ErrorKind::TimedOut.into()),

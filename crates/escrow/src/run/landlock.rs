@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::spec::RunSpec;
 use super::sys;
 use crate::failpoints;
+use crate::model::Network;
 use crate::model::view::View;
 
 /// The version that knows scopes.
@@ -49,7 +50,7 @@ pub(super) fn confine(spec: &RunSpec) -> Result<(), Errno> {
     let bug = failpoints::bug("no-second-wall") || failpoints::bug("both-walls-open");
     let files = version >= FILES && !spec.look.userns && !bug;
     // Without a network of its own it would share them with every other plan, and with the machine.
-    let scoped = version >= SCOPES && spec.look.network;
+    let scoped = version >= SCOPES && spec.look.network == Network::Host;
     if !files && !scoped {
         return Ok(());
     }

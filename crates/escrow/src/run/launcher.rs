@@ -17,11 +17,12 @@ use rustix::thread::{UnshareFlags, move_into_link_name_space};
 use super::monitor;
 use super::spec::{BuildLocks, RunSpec};
 use super::supervise::{Channel, RunError, at};
-use super::{Event, Request, idmap, mounts, streams, sys};
+use super::{Event, Request, idmap, mounts, proxy, streams, sys};
 use crate::failpoints;
 use crate::fs::Cause;
 use crate::fs::exposure::ExposureMark;
 use crate::fs::process::ProcessIdentity;
+use crate::model::Network;
 use crate::model::view::View;
 
 /// What a step gave, or which one failed.
@@ -48,7 +49,7 @@ pub(super) fn report_failure(channel: &Channel, failed: RunError) -> i32 {
 }
 
 fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
-    let spec = read_spec(spec)?;
+    let mut spec = read_spec(spec)?;
     // Whatever else is open was not meant for the namespace.
     let build = spec.build.iter();
     let mut kept: Vec<i32> = build.flat_map(|build| [build.live, build.last]).collect();
@@ -82,6 +83,9 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     join(&inside)?;
     streams::renew_null()?;
     answer_questions(&spec, channel)?;
+    if let Network::Allow(_) = spec.look.network {
+        proxy::offer(&mut spec, channel)?;
+    }
     let Some(child) = sys::fork().map_err(at("start the command's monitor"))? else {
         let ended = end_with_parent("tie the command to its supervisor");
         let ended = ended.and_then(|()| monitor::watch(&spec, terminal.as_ref(), &groups, channel));
@@ -321,7 +325,8 @@ fn make_namespaces(spec: &RunSpec) -> StepResult<Option<String>> {
         false => idmap::enter()?,
     };
     let mut flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
-    if !spec.look.network {
+    let own = spec.look.network != Network::Host;
+    if own {
         flags |= UnshareFlags::NEWNET;
     }
     // A kernel without cgroups has no namespace of them.
@@ -330,7 +335,7 @@ fn make_namespaces(spec: &RunSpec) -> StepResult<Option<String>> {
         made => made,
     };
     made.map_err(at("make namespaces"))?;
-    if !spec.look.network {
+    if own {
         sys::raise_loopback().map_err(at("bring the loopback device up"))?;
     }
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;

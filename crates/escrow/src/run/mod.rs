@@ -31,6 +31,8 @@
 //! | `landlock` | a second wall: nothing is written but where the mounts let it be |
 //! | `limits` | memory, processes and processors of a command are limited |
 //! | `secrets` | which files and variables hold credentials, by name |
+//! | `proxy` | where the network is a list of hosts, those are reached and no other |
+//! | `tls` | the name that a TLS client asks for |
 //! | `filter` | the system calls that commands are refused |
 //! | `ask` | questions from inside, answered by the helper program |
 //! | `program` | other programs are started here, and have a time limit |
@@ -50,11 +52,13 @@ mod monitor;
 mod mounts;
 mod pause;
 pub(crate) mod program;
+mod proxy;
 pub(crate) mod secrets;
 pub mod spec;
 mod streams;
 mod supervise;
 mod sys;
+mod tls;
 mod unconfined;
 mod walls;
 
@@ -64,6 +68,7 @@ pub use console::{Attached, Console, Detached, Output};
 pub use launcher::{enter, probe};
 pub use pause::{PausedProcesses, pause};
 pub(crate) use program::{output, program};
+pub(crate) use proxy::Proxy;
 pub use secrets::Agent;
 pub use spec::{BuildLocks, Covered, MountedSandbox, NamespaceOptions, RunSpec};
 pub(crate) use streams::connect;
@@ -76,6 +81,17 @@ pub use walls::{Wall, walls};
 use serde::{Deserialize, Serialize};
 
 use crate::fs::process::ProcessIdentity;
+use crate::model::DeniedConnection;
+
+/// How a command ended, and what it did not reach.
+#[must_use = "a command that failed is no error of the run"]
+#[derive(Debug, Clone)]
+pub struct RunOutcome {
+    /// How it ended.
+    pub exit: CommandExit,
+    /// Hosts that it tried to reach although its network does not have them.
+    pub denied: Vec<DeniedConnection>,
+}
 
 /// What those inside tell the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -88,6 +104,8 @@ enum Event {
     Notice(String),
     /// A socket inside, whose other end comes with this.
     Listening,
+    /// The socket of the proxy, which comes with this.
+    Proxy,
     /// The command is over a limit, and is ended.
     Limit(String),
     /// The command runs.

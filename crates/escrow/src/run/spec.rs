@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fs::process::ProcessIdentity;
-use crate::model::Limits;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
+use crate::model::{Limits, Network};
 
 /// The directory inside where those who are there reach their supervisors.
 pub const SOCKETS: &str = "/dev/escrow";
@@ -18,8 +18,8 @@ pub struct NamespaceOptions {
     pub scratch: bool,
     /// Paths that can be written for real.
     pub writable: Vec<Location>,
-    /// Whether the network can be reached.
-    pub network: bool,
+    /// Which hosts can be reached.
+    pub network: Network,
     /// Whether commands may make user namespaces of their own, and mounts in them.
     pub userns: bool,
     /// Paths of which nothing can be seen, beside those that hold credentials.

@@ -218,6 +218,8 @@ pub(crate) struct SupervisorOptions<'a> {
     pub(crate) started: &'a mut dyn FnMut(),
     /// Is given the socket on which those inside ask.
     pub(crate) asked: &'a mut dyn FnMut(OwnedFd),
+    /// Is given the socket of the proxy.
+    pub(crate) proxied: &'a mut dyn FnMut(OwnedFd),
     /// Receives what was done without, and which limit was reached.
     pub(crate) notice: &'a mut dyn FnMut(String),
     /// How long the command may take.
@@ -315,13 +317,14 @@ fn listen(
                     .map_err(at("start the command"))?;
             }
             Ok(Some((Event::Listening, Some(socket)))) => (outside.asked)(socket),
+            Ok(Some((Event::Proxy, Some(socket)))) => (outside.proxied)(socket),
             Ok(Some((Event::Notice(text), _))) => (outside.notice)(text),
             Ok(Some((Event::Limit(text), _))) => (outside.notice)(text),
             Ok(Some((Event::Started, _))) => {
                 clock.start();
                 (outside.started)();
             }
-            Ok(Some((Event::Listening | Event::Built(_), _))) => {}
+            Ok(Some((Event::Listening | Event::Proxy | Event::Built(_), _))) => {}
             Ok(Some((Event::Stopped(signal), _))) => match job.stopped(signal) {
                 Some(answer) => request(answer),
                 // No shell would continue us: whoever waits for us can still end us by a signal.

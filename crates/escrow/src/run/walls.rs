@@ -70,7 +70,7 @@ pub fn walls(no_run: Option<&str>) -> Vec<Wall> {
     vec![
         Wall::new(
             "namespaces",
-            "files, processes, and with `--network none` the network, that are not the plan's",
+            "files, processes, and with `--network none` or a list of hosts the network, that are not the plan's",
             namespaces,
         ),
         Wall::new(

@@ -7,8 +7,8 @@ use escrow::config::{AutoCheckpoint, ConfigError, Settings, begin, schema, write
 use escrow::error::{Error, Kind};
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, ManagerOptions};
-use escrow::model::CleanupPolicy;
 use escrow::model::ResourceTypes;
+use escrow::model::{CleanupPolicy, Network};
 use escrow::strategy::Registry;
 use escrow_testkit::World;
 
@@ -82,7 +82,7 @@ fn everything_that_is_said_arrives() {
     );
     let writable = [Path::new("/project/cache"), Path::new("/var/tmp")];
     assert_eq!(settings.run.writable, writable);
-    assert_eq!(settings.run.network, Some(false));
+    assert_eq!(settings.run.network, Some(Network::None));
     assert_eq!(settings.run.scratch, Some(false));
     assert_eq!(settings.run.env["LEVEL"], "3");
     assert_eq!(settings.validate[0].words, ["sh", "-c", "make test"]);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use escrow::config::{ConfigSources, Settings, Validation};
 use escrow::manager::{Manager, ManagerOptions};
+use escrow::model::Network;
 use escrow_testkit::World;
 use escrow_testkit::user::rerun_test_as_user;
 use serde_json::Value;
@@ -66,6 +67,10 @@ const KEYS: &str = "
 network | run: {network: none} | run: {network: host} | none | host
 network | {} | run: {network: host} | host | host
 network | run: {network: host} | run: {network: none} | none | none
+network | run: {network: host} | run: {network: {allow: [a.b]}} | allow:a.b | allow:a.b
+network | run: {network: {allow: ['*.b']}} | run: {network: {allow: [a.b, 'x.b:443']}} | allow:a.b,x.b:443 | allow:a.b,x.b:443
+network | run: {network: {allow: ['*.b']}} | run: {network: {allow: [a.b, c.d]}} | allow:*.b | allow:a.b,c.d
+network | run: {network: {allow: [a.b]}} | run: {network: host} | allow:a.b | host
 scratch | {} | run: {scratch: false} | false | false
 scratch | run: {scratch: false} | run: {scratch: true} | false | true
 writable | {} | run: {writable: [/srv]} | - | /srv
@@ -107,8 +112,10 @@ kind | resource_types: [{name: t, sandbox_strategy: overlay}] | resource_types: 
 fn look(settings: &Settings, key: &str) -> String {
     let join = |words: &mut dyn Iterator<Item = String>| words.collect::<Vec<_>>().join(" ");
     let text = match key {
-        "network" if settings.run.network == Some(false) => "none".to_owned(),
-        "network" => "host".to_owned(),
+        "network" => {
+            let network = settings.run.network.clone();
+            network.unwrap_or(Network::Host).to_string()
+        }
         "scratch" => settings.run.scratch.unwrap_or(true).to_string(),
         "writable" => join(
             &mut settings
@@ -141,7 +148,7 @@ fn look(settings: &Settings, key: &str) -> String {
         "pass" => join(&mut settings.run.pass.iter().flatten().cloned()),
         "userns" => settings.run.userns.unwrap_or(false).to_string(),
         "validate" => {
-            let text = |one: &Validation| match one.network {
+            let text = |one: &Validation| match one.network == Network::Host {
                 true => format!("{} with network", one.words.join(" ")),
                 false => one.words.join(" "),
             };
