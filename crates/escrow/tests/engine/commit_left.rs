@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use escrow::error::Error;
 use escrow::strategy::{PreviewNote, StrategyError};
@@ -192,22 +193,25 @@ fn a_file_that_is_held_open_and_closed_to_its_owner() {
     }
 }
 
-/// The same for one that is opened when it was staged already.
+/// The same for one that is opened when it was staged already. Opened any earlier, it would wait for the lease by which
+/// staging learns that no process writes it.
 #[test]
 fn a_file_that_is_opened_while_it_is_committed() {
     for (strategy, _world, sandbox) in each(&COPIES, "file \"file\"\nzz \"zz\"") {
         let original = &sandbox.original;
         let tree = sandbox.tree();
         sh(&tree, "printf changed > file; printf more >> zz");
-        let opened = OnceLock::new();
+        let (staged, opened) = (AtomicU64::new(0), OnceLock::new());
         let open = || {
             OpenOptions::new()
                 .append(true)
                 .open(tree.join("file"))
                 .expect("it is there")
         };
-        let opens = OnCopied(|_| {
-            opened.get_or_init(open);
+        let opens = OnCopied(|entries| {
+            if staged.fetch_add(entries, Ordering::Relaxed) > 0 {
+                opened.get_or_init(open);
+            }
         });
         let answer = sandbox.commit_with(PLAIN, &opens);
         let mut file = opened.get().expect("it was opened");
