@@ -7,7 +7,7 @@ use rustix::fs::{self, FlockOperation};
 
 use super::dir::Dir;
 use super::state_dir::{BESIDE, UNDO};
-use super::{Meta, Result};
+use super::{Meta, Result, Stamp};
 use crate::model::{CommitId, PlanId, SandboxId};
 
 /// What the engine puts among areas.
@@ -76,7 +76,8 @@ pub struct AreaEntry {
 }
 
 /// Everything in the engine's own directory; in any other, only what is ours by name and by owner.
-pub fn list(dir: &Dir, beside: bool) -> Result<Vec<AreaEntry>> {
+pub fn list(dir: &Path, beside: bool) -> Result<Vec<AreaEntry>> {
+    let dir = Dir::open(dir)?;
     let me = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
     for name in dir.names()? {
@@ -95,6 +96,11 @@ pub fn list(dir: &Dir, beside: bool) -> Result<Vec<AreaEntry>> {
     Ok(found)
 }
 
+/// When an entry among areas last changed, if it can be looked at.
+pub fn changed(at: &Path) -> Option<Stamp> {
+    Dir::look(at).ok().map(|meta| meta.ctime)
+}
+
 /// Whether there is an area, of which a store must have known, among the engine's own.
 pub fn any(dir: &Dir) -> Result<bool> {
     let of_a_store =
@@ -109,8 +115,8 @@ pub fn plain_name(name: &[u8]) -> Option<&str> {
 }
 
 /// Whether the process that made a temporary directory still has it.
-pub fn is_held(parent: &Dir, name: &[u8]) -> Result<bool> {
-    let dir = match parent.subdir(name) {
+pub fn is_held(at: &Path) -> Result<bool> {
+    let dir = match Dir::open(at) {
         Err(error) if error.is_absent() => return Ok(false),
         dir => dir?,
     };

@@ -398,11 +398,11 @@ impl Dir {
         meta.mount != self.mount
     }
 
-    /// Whether `path` lies on the mount on which `other` was seen. One that cannot be looked at does
-    /// not.
-    pub fn is_on_mount(path: &Path, other: &Meta) -> bool {
+    /// Whether `path` lies on the mount of this directory. One that cannot be looked at does not.
+    pub fn shares_mount(&self, path: &Path) -> bool {
         let found = stat_at(fs::CWD, path.as_os_str().as_encoded_bytes());
-        found.is_ok_and(|meta| (meta.mount, meta.dev) == (other.mount, other.dev))
+        let mount = |meta: Meta| (meta.mount, meta.dev);
+        found.is_ok_and(|meta| self.meta().is_ok_and(|own| mount(own) == mount(meta)))
     }
 
     /// Everything in this directory, sorted by name. One listing at a time: the handle has one

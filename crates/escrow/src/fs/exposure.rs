@@ -53,6 +53,11 @@ pub fn is_exposed(area: &Dir) -> Result<bool> {
     }
 }
 
+/// The same of an area at a path.
+pub fn is_exposed_at(area: &Path) -> Result<bool> {
+    is_exposed(&Dir::open(area)?)
+}
+
 /// Marks an area whose sandbox shares files with one that has the mark.
 pub fn inherit(from: &Dir, to: &Dir) -> Result<()> {
     match is_exposed(from)? {

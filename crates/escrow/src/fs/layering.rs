@@ -27,14 +27,14 @@ fn over(area: &Dir, below: Vec<Location>) -> Result<Layers> {
 
 /// A layer over the home directory, in the area called `name`. In a fork it lies there, without what earlier commands
 /// wrote.
-pub fn over_home(areas: &Dir, name: &[u8], home: &Dir, fork: Option<&Dir>) -> Result<Layers> {
-    let mode = (home.meta()?.mode | 0o700) & !0o022;
+pub fn over_home(areas: &Dir, name: &[u8], home: &Path, fork: Option<&Path>) -> Result<Layers> {
+    let mode = (Dir::open(home)?.meta()?.mode | 0o700) & !0o022;
     let area = room(areas, name)?;
     let area = match fork {
         None => area,
-        Some(fork) => room(fork, b"home")?,
+        Some(fork) => room(&Dir::open(fork)?, b"home")?,
     };
-    let layers = over(&area, vec![Location::from(home.path())])?;
+    let layers = over(&area, vec![Location::from(home)])?;
     let upper = Dir::open(layers.upper.as_path())?;
     EntryHandle::of(&upper)
         .set_mode(mode)
@@ -43,7 +43,8 @@ pub fn over_home(areas: &Dir, name: &[u8], home: &Dir, fork: Option<&Dir>) -> Re
 }
 
 /// What a command sees, as a fork of it: under a layer that takes its writes. One file is copied.
-pub fn forked(fork: &Dir, number: usize, seen: View, is_file: bool) -> Result<View> {
+pub fn forked(fork: &Path, number: usize, seen: View, is_file: bool) -> Result<View> {
+    let fork = &Dir::open(fork)?;
     let name = number.to_string();
     let is_new = fork.stat(name.as_bytes())?.is_none();
     let area = room(fork, name.as_bytes())?;

@@ -200,6 +200,11 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
+    /// The same in the directory at a path.
+    pub fn make_at(parent: &Path, prefix: &str, unique: &str) -> Result<Self> {
+        Self::make(Dir::open(parent)?, prefix, unique)
+    }
+
     /// Makes one in `parent`; `unique` distinguishes it from others of the same `prefix`.
     pub fn make(parent: Dir, prefix: &str, unique: &str) -> Result<Self> {
         let me = rustix::process::geteuid().as_raw();
@@ -402,7 +407,11 @@ pub fn commit_area(
 }
 
 /// Removes the areas of the commits of a sandbox from a directory, also those that were set aside.
-pub fn sweep_commits(home: &Dir, dir: &Dir, id: SandboxId, given_up: bool) -> Result<()> {
+pub fn sweep_commits(home: &Dir, dir: &Path, id: SandboxId, given_up: bool) -> Result<()> {
+    let dir = &match Dir::open(dir) {
+        Err(error) if error.is_absent() => return Ok(()),
+        dir => dir?,
+    };
     for prefix in ["", BESIDE] {
         let begins = format!("{prefix}{id}{UNDO}");
         for entry in dir.entries()? {
@@ -577,6 +586,34 @@ pub struct DirLock {
 }
 
 impl DirLock {
+    /// Takes the lock of each of these directories, in an order that every process keeps; `Err` holds what belongs to one
+    /// that others hold for longer. One that is gone needs no lock.
+    pub fn take_all<T>(
+        places: impl IntoIterator<Item = (PathBuf, T)>,
+        shared: bool,
+        limit: Duration,
+    ) -> Result<std::result::Result<Vec<Self>, T>> {
+        let mut open = Vec::new();
+        for (path, of) in places {
+            let dir = match Dir::open(&path) {
+                Err(error) if error.is_absent() => continue,
+                dir => dir?,
+            };
+            let meta = dir.meta()?;
+            open.push(((meta.dev, meta.ino), dir, of));
+        }
+        open.sort_by_key(|(key, ..)| *key);
+        open.dedup_by_key(|(key, ..)| *key);
+        let mut locks = Vec::new();
+        for (_, dir, of) in open {
+            match Self::take(dir, shared, limit)? {
+                Some(lock) => locks.push(lock),
+                None => return Ok(Err(of)),
+            }
+        }
+        Ok(Ok(locks))
+    }
+
     /// Takes the lock, waiting for at most `limit`; `None` where others hold it for longer.
     pub fn take(dir: Dir, shared: bool, limit: Duration) -> Result<Option<Self>> {
         let operation = match shared {

@@ -11,7 +11,6 @@ use crate::commit::{
 use crate::config::AutoCheckpoint;
 use crate::error::{Error, Result, chain};
 use crate::event::{Observer, Unobserved};
-use crate::fs::Dir;
 use crate::fs::state_dir::{self, DirLock};
 use crate::fs::workspace::is_absent;
 use crate::model::text::Location;
@@ -118,33 +117,23 @@ impl Manager {
         shared: bool,
         patience: Duration,
     ) -> Result<Vec<DirLock>> {
-        let mut open = Vec::new();
+        let mut places = Vec::new();
         for resource in resources {
-            // One that is gone needs no lock; what needs it will say that it is gone.
-            let dir = match resource.root() {
-                Some(root) => Dir::open(root),
+            let place = match resource.root() {
+                Some(root) => root.to_owned(),
                 // What has no path has a place of its own to be locked at.
                 None => {
-                    state_dir::room(&self.locks, format!("{}.original", resource.id).as_bytes())
+                    let name = format!("{}.original", resource.id);
+                    let room = state_dir::room(&self.locks, name.as_bytes())?;
+                    room.path().to_owned()
                 }
             };
-            let dir = match dir {
-                Err(error) if error.is_absent() => continue,
-                dir => dir?,
-            };
-            let meta = dir.meta()?;
-            open.push(((meta.dev, meta.ino), dir, resource));
+            places.push((place, resource));
         }
-        open.sort_by_key(|(key, ..)| *key);
-        open.dedup_by_key(|(key, ..)| *key);
-        let mut locks = Vec::new();
-        for (_, dir, resource) in open {
-            let lock = DirLock::take(dir, shared, patience)?;
-            locks.push(lock.ok_or_else(|| Error::BusyOriginal {
-                at: resource.at.clone(),
-            })?);
-        }
-        Ok(locks)
+        let locks = DirLock::take_all(places, shared, patience)?;
+        locks.map_err(|resource| Error::BusyOriginal {
+            at: resource.at.clone(),
+        })
     }
 
     /// The sandboxes of a plan that are to be committed.
@@ -378,14 +367,9 @@ impl Manager {
         }
         for view in &views {
             let area = view.sandbox.area.as_path();
-            for parent in [area.parent(), view.resource.root()] {
-                match parent.map(Dir::open) {
-                    Some(Ok(parent)) => {
-                        state_dir::sweep_commits(&self.home, &parent, view.sandbox.id, forget)?;
-                    }
-                    Some(Err(error)) if !error.is_absent() => return Err(error.into()),
-                    _ => {}
-                }
+            let parents = [area.parent(), view.resource.root()].into_iter().flatten();
+            for parent in parents {
+                state_dir::sweep_commits(&self.home, parent, view.sandbox.id, forget)?;
             }
         }
         self.engine(&Unobserved).forget()

@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use super::{Manager, NewResource};
 use crate::config::ConfigResource;
 use crate::error::{Error, Result};
-use crate::fs::Dir;
 use crate::fs::state_dir;
 use crate::model::resource::{POSTGRES, is_url};
 use crate::model::text::Location;
 use crate::model::{PlanId, ResourceId, Shape};
-use crate::resource::{detect, shape};
+use crate::resource::{detect, shape, shapes_at};
 use crate::store::Resource;
 use crate::strategy::registry::AUTO;
 
@@ -110,13 +109,10 @@ impl Manager {
     fn shapes_of(&self, declared: &ConfigResource, at: Option<&PathBuf>) -> Vec<Shape> {
         let kind = declared.kind.as_deref();
         let kind = kind.and_then(|name| self.settings().types.named(name));
-        let there = at.and_then(|at| Dir::look(at).ok());
-        match (kind.and_then(shape), there) {
-            (None, None) if is_url(declared.at.as_os_str()) => vec![Shape::Url],
-            (Some(shape), _) => vec![shape],
-            (None, Some(there)) if there.is_dir() => vec![Shape::Tree],
-            (None, Some(_)) => vec![Shape::File, Shape::Database],
-            (None, None) => vec![Shape::Tree, Shape::File, Shape::Database],
+        match kind.and_then(shape) {
+            Some(shape) => vec![shape],
+            None if is_url(declared.at.as_os_str()) => vec![Shape::Url],
+            None => shapes_at(at.map(PathBuf::as_path)).to_vec(),
         }
     }
 

@@ -16,7 +16,8 @@ use crate::config::{AutoCheckpoint, RunDefaults};
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::state_dir::{self, Lock};
-use crate::fs::{Dir, exposure, layering};
+use crate::fs::workspace::{is_absent, is_there};
+use crate::fs::{exposure, layering};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
@@ -287,7 +288,7 @@ impl Manager {
             let Some(area) = area.as_ref().filter(|_| layers) else {
                 continue;
             };
-            if exposure::is_exposed(&Dir::open(area.as_path())?)? {
+            if exposure::is_exposed_at(area.as_path())? {
                 self.notice(format!(
                     "a process outside may still write into the sandbox of '{at}': a commit copies what it releases; \
                     `escrow commit --expect` with the digest of a diff refuses what changed since"
@@ -481,7 +482,7 @@ impl Manager {
         request: &RunRequest<'_>,
         entry: &NamespaceEntry,
         attached: &Attached,
-        fork: Option<&Dir>,
+        fork: Option<&Path>,
     ) -> Result<RunSpec> {
         let there = entry.there.as_ref();
         let mut look = self.namespace_options(plan, views, request, there.map(|(_, look)| look))?;
@@ -602,13 +603,14 @@ impl Manager {
         plan: &Plan,
         home: &Path,
         views: &[SandboxView],
-        (fork, writable): (Option<&Dir>, bool),
+        (fork, writable): (Option<&Path>, bool),
     ) -> Result<Option<(Location, Layers)>> {
-        let Ok(lower) = state_dir::canonical(home).and_then(|home| Dir::open(&home)) else {
-            return Ok(None);
+        let lower = match state_dir::canonical(home) {
+            Ok(lower) if is_there(&lower) => lower,
+            _ => return Ok(None),
         };
-        let sandboxed = |view: &SandboxView| lower.path().starts_with(view.resource.at.as_path());
-        if lower.path().parent().is_none() || views.iter().any(sandboxed) {
+        let sandboxed = |view: &SandboxView| lower.starts_with(view.resource.at.as_path());
+        if lower.parent().is_none() || views.iter().any(sandboxed) {
             return Ok(None);
         }
         let name = scratch_name(plan);
@@ -617,10 +619,10 @@ impl Manager {
             // What stands in a layer is a copy: a socket of the home directory leads nowhere.
             false => {
                 let still = state_dir::room(&state_dir::room(&self.areas, &name)?, STILL)?;
-                layering::over_home(&self.areas, &name, &lower, Some(&still))?
+                layering::over_home(&self.areas, &name, &lower, Some(still.path()))?
             }
         };
-        Ok(Some((Location::from(lower.path()), layers)))
+        Ok(Some((Location::from(lower), layers)))
     }
 
     /// Where it is.
@@ -638,12 +640,9 @@ impl Manager {
     pub fn scratch_diff(&self, plan: &Plan, home: &Path) -> Result<DiffView> {
         self.permit_within(Action::Diff, plan)?;
         let upper = self.scratch_path(plan).join("upper");
-        match Dir::open(&upper) {
-            Err(error) if error.is_absent() => Ok(DiffView::default()),
-            upper => Ok(overlay::compare(
-                &upper?,
-                &Dir::open(&state_dir::canonical(home)?)?,
-            )?),
+        match is_absent(&upper) {
+            true => Ok(DiffView::default()),
+            false => Ok(overlay::compare(&upper, &state_dir::canonical(home)?)?),
         }
     }
 

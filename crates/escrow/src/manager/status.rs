@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::{Leftover, Manager, PlanView};
 use crate::error::Result;
+use crate::fs::Resolver;
 use crate::fs::state_dir::{self, AreaLocation, ScratchDir};
-use crate::fs::{Dir, Resolver};
 use crate::model::text::Location;
 use crate::model::{JournaledWork, Phase, PlanState, ResourceId, SandboxId};
 use crate::resource::detect;
@@ -141,7 +141,7 @@ impl Manager {
         } = self.place(&at)?;
         let unique = SandboxId::new(&*self.options.origin).to_string();
         let prefix = format!("{prefix}probe-");
-        let area = ScratchDir::make(Dir::open(&parent)?, &prefix, &unique)?;
+        let area = ScratchDir::make_at(&parent, &prefix, &unique)?;
         let kind = self.kind(detect(&at)?)?;
         let target = Target::at(ResourceId::new(&*self.options.origin), &kind.name, &at);
         let verdicts = self.verdicts(&kind.base, &target, area.path());

@@ -19,13 +19,13 @@ use crate::commit::scratch_name;
 use crate::config::Validation;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
-use crate::fs::{Dir, remove, state_dir};
+use crate::fs::{state_dir, workspace};
 use crate::model::{Action, DeniedConnection};
 use crate::run::{CommandExit, Output};
 use crate::store::Plan;
 
 /// Where the layers are, in the area of the scratch layer.
-const FORK: &[u8] = b"validation";
+const FORK: &str = "validation";
 
 /// Where programs are searched if the caller has no directory for them that is outside.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -74,7 +74,7 @@ impl Manager {
         let command = &validation.words;
         self.permit_plan(Action::Run, plan)?;
         let area = state_dir::room(&self.areas, &scratch_name(plan))?;
-        let fork = state_dir::room(&area, FORK)?;
+        let fork = state_dir::room(&area, FORK.as_bytes())?;
         let entry = self.enter_namespace(plan)?;
         if entry.there.is_some() {
             return Err(self.live_error(plan));
@@ -87,7 +87,7 @@ impl Manager {
             ..RunRequest::new(command, plan.directory.as_path())
         };
         let attached = self.attach()?;
-        let spec = self.spec(plan, views, &request, &entry, &attached, Some(&fork))?;
+        let spec = self.spec(plan, views, &request, &entry, &attached, Some(fork.path()))?;
         let limits = self.settings_of(plan)?.run.limits;
         let target = command.join(" ");
         self.record("validate", Some(plan.id), &target, || {
@@ -137,20 +137,13 @@ impl Manager {
 
     /// Removes the layers of a validation.
     pub(super) fn drop_fork(&self, plan: &Plan) -> Result<()> {
-        match Dir::open(&self.scratch_path(plan)) {
-            Err(error) if error.is_absent() => Ok(()),
-            area => Ok(remove::remove(&area?, FORK)?),
-        }
+        Ok(workspace::remove(&self.scratch_path(plan).join(FORK))?)
     }
 
     /// The same for those that a crashed process left, once nothing of it runs any more; whether none are left. The
     /// plan is locked.
     pub(super) fn drop_dead_fork(&self, plan: &Plan) -> Result<bool> {
-        let area = match Dir::open(&self.scratch_path(plan)) {
-            Err(error) if error.is_absent() => return Ok(true),
-            area => area?,
-        };
-        if area.stat(FORK)?.is_none() {
+        if workspace::is_absent(&self.scratch_path(plan).join(FORK)) {
             return Ok(true);
         }
         match self.live(plan)? {

@@ -42,6 +42,15 @@ pub(crate) fn shape(kind: &ResourceType) -> Option<Shape> {
     }
 }
 
+/// What a resource may be of which only the path is known.
+pub(crate) fn shapes_at(at: Option<&Path>) -> &'static [Shape] {
+    match at.and_then(|at| Dir::look(at).ok()) {
+        Some(there) if there.is_dir() => &[Shape::Tree],
+        Some(_) => &[Shape::File, Shape::Database],
+        None => &[Shape::Tree, Shape::File, Shape::Database],
+    }
+}
+
 /// Refuses a canonical path at which something else stands than the type takes. Of what has no path, only its strategy
 /// knows whether it is there.
 pub(crate) fn accept(kind: &ResourceType, at: &Path) -> Result<(), HandlerError> {

@@ -14,6 +14,6 @@ mod report;
 
 pub(crate) use graph::{INHERIT, ResourceGraph};
 pub use handler::HandlerError;
-pub(crate) use handler::{accept, detect, name_of_url, shape};
+pub(crate) use handler::{accept, detect, name_of_url, shape, shapes_at};
 pub(crate) use project::project_root;
 pub use report::{CheckpointReport, RestoreReport, SandboxReport};

@@ -220,17 +220,14 @@ const CONTRACT: [&str; 4] = ["conformance", "error", "preview", "registry"];
 /// What `commit` and `manager` still use of the tree code, and why. The list only shrinks: what is not used any more is
 /// a fault, too.
 const TREES: &str = "
-manager/commits.rs | Dir | locks originals, and sweeps what commits left in them
-manager/config_resources.rs | Dir | finds out what lies at a declared path
 manager/content.rs | Dir content | spools what is written, and reads originals for patches
 manager/disk.rs | usage | adds up what areas take
-manager/garbage/find.rs | Dir Stamp areas | finds areas that belong to no plan
-manager/garbage/orphans.rs | Dir areas | finds areas that belong to no plan
+manager/garbage/find.rs | Stamp areas | finds areas that belong to no plan
+manager/garbage/orphans.rs | areas | finds areas that belong to no plan
 manager/mod.rs | Dir Resolver | holds its home open, and says how paths are resolved
 manager/recovery.rs | times | gives parents of areas their times back after a crash
-manager/runs.rs | Dir exposure overlay | mounts the layers of a run and watches who can write them
-manager/status.rs | Dir Resolver | probes strategies in a scratch directory
-manager/validation.rs | Dir remove | removes the throw-away fork of a validation
+manager/runs.rs | exposure overlay | mounts the layers of a run and watches who can write them
+manager/status.rs | Resolver | says how paths are resolved
 ";
 
 /// The names after `module::` in code that is no test, whatever leads there.

@@ -9,9 +9,9 @@ use super::{KeptLeftover, Leftover, LeftoverKind};
 use crate::commit::shared_layers;
 use crate::error::{Result, chain};
 use crate::failpoints;
+use crate::fs::Stamp;
 use crate::fs::areas::{self, Area};
 use crate::fs::workspace::{is_absent, measured};
-use crate::fs::{Dir, Stamp};
 use crate::manager::Manager;
 use crate::model::text::Location;
 use crate::model::{Phase, PlanId, PlanState, SandboxId, SandboxState};
@@ -294,9 +294,7 @@ impl Manager {
             }
             (Some(Area::Scratch(_)), Some(_)) => LeftoverKind::Scratch,
             (Some(Area::Temporary), _) => {
-                let parent = Dir::open(one.path.parent().unwrap_or(&one.path))?;
-                let name = one.path.file_name().unwrap_or_default();
-                if areas::is_held(&parent, name.as_encoded_bytes())? {
+                if areas::is_held(&one.path)? {
                     return Ok(());
                 }
                 LeftoverKind::Orphan
@@ -338,15 +336,13 @@ impl Manager {
         }
         // On the mount of our own areas everything is put among them. What an earlier home put
         // elsewhere is found by who looks everywhere.
-        let own = self.areas.meta()?;
-        places.retain(|place| everywhere || !Dir::is_on_mount(place, &own));
+        places.retain(|place| everywhere || !self.areas.shares_mount(place));
         places.extend(known.iter().cloned());
         places.insert(self.areas.path().to_owned());
         let mut listed = Vec::new();
         for place in places {
             let own = place == self.areas.path();
-            let look = || areas::list(&Dir::open(&place)?, !own);
-            match look() {
+            match areas::list(&place, !own) {
                 Ok(entries) => listed.extend(entries.into_iter().map(|entry| ListedArea {
                     path: place.join(name(&entry.name)),
                     own,

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use super::find::{area_at, time};
 use super::{GarbageReport, KeptLeftover, Leftover, LeftoverKind};
 use crate::error::{Error, Result, chain};
-use crate::fs::Dir;
 use crate::fs::areas::{self, Area};
 use crate::fs::state_dir;
 use crate::fs::workspace::measured;
@@ -43,12 +42,11 @@ impl Orphan {
             Some(Area::Temporary) => ("temporary", None),
             None => ("unknown", None),
         };
-        let meta = Dir::look(path).ok();
         Self {
             path: Location::from(path),
             what,
             made,
-            changed: meta.map(|meta| time(meta.ctime)),
+            changed: areas::changed(path).map(time),
             bytes,
             why,
         }
@@ -102,15 +100,15 @@ impl Manager {
 
     /// What lies among the areas of a home whose state cannot be used. Nothing is changed, and nothing is asked of the state.
     pub fn areas_without_state(home: &Path) -> Result<Vec<Orphan>> {
-        let home = Dir::open(&state_dir::canonical(home)?)?;
-        let dir = match home.subdir(b"sandboxes") {
+        let dir = state_dir::canonical(home)?.join("sandboxes");
+        let found = match areas::list(&dir, false) {
             Err(error) if error.is_absent() => return Ok(Vec::new()),
-            dir => dir?,
+            found => found?,
         };
         let why = "the state that knew it lost its records";
-        let found = areas::list(&dir, false)?.into_iter().map(|found| {
+        let found = found.into_iter().map(|found| {
             let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&found.name);
-            let path = dir.path().join(name);
+            let path = dir.join(name);
             Orphan::at(&path, measured(&path).private, why.to_owned())
         });
         Ok(found.collect())

@@ -158,10 +158,10 @@ fn open(sandbox: &SandboxRef) -> Result<OpenLayers> {
 }
 
 /// In what a layer differs from the directory below it.
-pub fn compare(upper: &Dir, lower: &Dir) -> Result<DiffView> {
-    Ok(DiffView::new(
-        tree::steady(|| diff::look(&LayerStack::of(upper)?, lower, &Released::default()))?.changes,
-    ))
+pub fn compare(upper: &Path, lower: &Path) -> Result<DiffView> {
+    let (upper, lower) = (LayerStack::of(&Dir::open(upper)?)?, Dir::open(lower)?);
+    let found = tree::steady(|| diff::look(&upper, &lower, &Released::default()))?;
+    Ok(DiffView::new(found.changes))
 }
 
 /// An empty layer whose root looks like the original's. The caller syncs it before anything relies on it.
