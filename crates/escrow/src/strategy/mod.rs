@@ -37,7 +37,7 @@ mod subvolume;
 mod tree;
 mod tree_commit;
 mod tree_digest;
-mod tree_intent;
+mod tree_strategy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;

@@ -181,10 +181,6 @@ impl Sandbox for NoneMetadata {
 
     fn access(&self) -> Result<Access> {
         let root = self.original.open()?;
-        Ok(Access {
-            mounts: tree::mounts(&self.original, &root, None)?,
-            cwd: Some(Location::from(root.path())),
-            ..Access::default()
-        })
+        tree::access(&self.original, &root, None, None)
     }
 }

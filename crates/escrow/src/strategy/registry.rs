@@ -14,10 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::moves::MoveLog;
+use super::overlay::Overlay;
 use super::plugin::{PluginError, ProgramContext, ProgramLaunch, ProgramSpec, PythonClass};
 pub use super::registration::{DeclaredStrategy, Fallback, Registration};
+use super::subvolume::Subvolume;
+use super::tree_strategy::TreeStrategy;
 use super::{Probe, Remember, Strategy, Target, TargetLocation};
-use super::{copy_on_write, filesystem_copy, git, none, overlay, postgres, sql, subvolume};
+use super::{copy_on_write, filesystem_copy, git, none, postgres, sql};
 use crate::model::growing::Growing;
 pub use crate::model::resource::AUTO;
 use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, POSTGRES, SQLITE};
@@ -141,9 +144,9 @@ impl Registry {
         let moves = Arc::default();
         let reflinks: Arc<dyn Strategy> = Arc::new(copy_on_write::CopyOnWrite::new(&moves));
         let full: Arc<dyn Strategy> = Arc::new(filesystem_copy::FilesystemCopy::new(&moves));
-        let layers: Arc<dyn Strategy> = Arc::new(overlay::Overlay::new(&moves));
+        let layers: Arc<dyn Strategy> = Arc::new(TreeStrategy::<Overlay>::new(&moves));
         let checkout = git::GitWorktree::new(Arc::clone(&layers));
-        let snapshots = subvolume::Subvolume::new(&moves);
+        let snapshots = TreeStrategy::<Subvolume>::new(&moves);
         let host = postgres::SharedHost::default();
         let held = postgres::HeldTransaction::new(Arc::clone(&host));
         Self {

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
-use super::{CreateRequest, Created, LiveView, Mount, unsupported};
+use super::{Access, CreateRequest, Created, LiveView, Mount, unsupported};
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::state_dir;
 use crate::fs::xattr::{self, Xattrs};
@@ -187,30 +187,36 @@ pub(super) fn check_carved(path: &ResourcePath, carved: &[ResourcePath]) -> Resu
     }
 }
 
-/// What appears at the path of an original: the tree, or the one file in it if it is there.
-pub(super) fn mounts(original: &Original, tree: &Dir, area: Option<&Dir>) -> Result<Vec<Mount>> {
-    let shown = match original.only() {
-        None => Some(tree.path().to_owned()),
+/// How a plain tree is reached: at the path of the original appears the tree, or the one file in it if it is there.
+pub(super) fn access(
+    original: &Original,
+    tree: &Dir,
+    area: Option<&Dir>,
+    live: Option<&LiveView>,
+) -> Result<Access> {
+    let at = original.at.as_path();
+    let (at, shown) = match original.only() {
+        None => (at.to_owned(), Some(tree.path().to_owned())),
         Some(only) => {
             let file = tree.stat_path(only)?.filter(Meta::is_file);
-            file.map(|_| tree.locate(only))
+            let at = at.join(OsStr::from_bytes(only.as_bytes()));
+            (at, file.map(|_| tree.locate(only)))
         }
     };
-    let at = match original.only() {
-        None => original.at.clone(),
-        Some(only) => Location::from(
-            original
-                .at
-                .as_path()
-                .join(OsStr::from_bytes(only.as_bytes())),
-        ),
-    };
     let mount = |shown| Mount {
-        at,
+        at: Location::from(at),
         view: View::Directory(Location::from(shown)),
         area: area.map(|area| Location::from(area.path())),
     };
-    Ok(shown.map(mount).into_iter().collect())
+    let cwd = match live {
+        Some(live) => Location::from(view(live)?.path()),
+        None => Location::from(tree.path()),
+    };
+    Ok(Access {
+        mounts: shown.map(mount).into_iter().collect(),
+        cwd: Some(cwd),
+        ..Access::default()
+    })
 }
 
 /// The path of the resource, and the area, that a directory strategy is given.

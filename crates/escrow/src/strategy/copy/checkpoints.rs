@@ -33,7 +33,7 @@ use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::snapshot_diff;
 use crate::strategy::tree::{self, Original, STAGE};
 use crate::strategy::tree_commit::{
-    self, OriginalBase, StageRequest, StageSource, TreePreview, VersionSource,
+    self, EntryAt, OriginalBase, Releases, StageRequest, StageSource, TreePreview, VersionSource,
 };
 use crate::strategy::{Intent, OnConflict, Preview, RestoreRequest, Snapshot};
 
@@ -455,16 +455,16 @@ impl VersionSource for RestoreTarget<'_> {
 struct OwnTree;
 
 impl OriginalBase for OwnTree {
-    fn is_current(&self, _: &ResourcePath, _: Option<(&Dir, &[u8])>, _: &Meta) -> Result<bool> {
+    fn releases(&self) -> Option<Releases<'_>> {
+        None
+    }
+
+    fn is_as_made(&self, _: &ResourcePath, _: Option<EntryAt<'_>>, _: &Meta) -> Result<bool> {
         Ok(true)
     }
 
-    fn is_still(&self, _: &ResourcePath, _: &Meta) -> bool {
+    fn is_still_as_made(&self, _: &ResourcePath, _: &Meta) -> bool {
         true
-    }
-
-    fn was_there(&self, _: &ResourcePath) -> Result<bool> {
-        Ok(false)
     }
 }
 

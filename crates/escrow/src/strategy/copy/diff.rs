@@ -13,7 +13,7 @@ use crate::fs::{Cause, Dir, EntryHandle, Meta, MovedEntries, xattr};
 use crate::model::{Change, ChangedField, Conflict, EntryInfo, EntryKind, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::tree;
-use crate::strategy::tree_commit::{BaseText, OriginalBase, Released};
+use crate::strategy::tree_commit::{BaseText, EntryAt, OriginalBase, Released, Releases};
 
 /// A copy, what it was made from, and the record of how it was made.
 pub(in crate::strategy) struct CopiedTree<'a> {
@@ -300,6 +300,7 @@ impl CopiedTree<'_> {
 
 /// A copy as the measure of its original: whatever is not what was copied has changed since.
 pub(in crate::strategy) struct CopyBase<'a> {
+    pub(in crate::strategy) area: &'a Dir,
     pub(in crate::strategy) copied: &'a CopiedTree<'a>,
     pub(in crate::strategy) moved: &'a MovedEntries,
 }
@@ -329,12 +330,40 @@ impl CopyBase<'_> {
                 && attributes.is_none_or(same),
         )
     }
+}
 
-    /// Everything in the original that is neither what was copied nor what was released, by any process.
-    pub(in crate::strategy) fn everything_moved(
-        &self,
-        carved: &[ResourcePath],
-    ) -> Result<Vec<Conflict>> {
+impl OriginalBase for CopyBase<'_> {
+    fn releases(&self) -> Option<Releases<'_>> {
+        Some(Releases {
+            released: self.copied.released,
+            original: self.copied.original,
+            moved: self.moved,
+        })
+    }
+
+    fn is_as_made(&self, path: &ResourcePath, at: Option<EntryAt<'_>>, now: &Meta) -> Result<bool> {
+        match self.copied.manifest.find(path) {
+            Some(index) => self.is_same(index, at, now),
+            None => Ok(false),
+        }
+    }
+
+    fn is_still_as_made(&self, path: &ResourcePath, now: &Meta) -> bool {
+        let index = self.copied.manifest.find(path);
+        index.is_some_and(|index| self.copied.manifest.record(index).mtime == now.mtime)
+    }
+
+    fn base_text(&self, path: &ResourcePath) -> BaseText<'_> {
+        let manifest = self.copied.manifest;
+        let record = manifest.find(path).map(|index| manifest.record(index));
+        record.map_or(BaseText::Unknown, |record| {
+            let (ino, ctime) = (record.ino, record.ctime);
+            let version = format!("{ino} {}.{}", ctime.sec, ctime.nsec);
+            BaseText::Kept(self.area, version.into_bytes())
+        })
+    }
+
+    fn everything_moved(&self, carved: &[ResourcePath]) -> Result<Vec<Conflict>> {
         let found = Shared::new(Vec::new());
         let tell = |path: ResourcePath, theirs: Option<EntryInfo>, what: &str| {
             found.lock().push(Conflict::with(path, what, theirs));
@@ -394,50 +423,5 @@ impl CopyBase<'_> {
             }
         }
         Ok(found.into_inner())
-    }
-}
-
-impl OriginalBase for CopyBase<'_> {
-    fn is_current(
-        &self,
-        path: &ResourcePath,
-        at: Option<(&Dir, &[u8])>,
-        now: &Meta,
-    ) -> Result<bool> {
-        let place = at.unwrap_or((self.copied.original, b"."));
-        match self
-            .copied
-            .released
-            .is_current(path, place, now, self.moved)?
-        {
-            Some(current) => Ok(current),
-            None => match self.copied.manifest.find(path) {
-                Some(index) => self.is_same(index, at, now),
-                None => Ok(false),
-            },
-        }
-    }
-
-    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
-        let index = self.copied.manifest.find(path);
-        index.is_some_and(|index| self.copied.manifest.record(index).mtime == now.mtime)
-            || self.copied.released.is_still(path, now)
-    }
-
-    fn was_there(&self, path: &ResourcePath) -> Result<bool> {
-        // What was copied has a record, and is not called added.
-        Ok(self.copied.released.was_there(path) == Some(true))
-    }
-
-    fn base_text(&self, path: &ResourcePath) -> BaseText<'_> {
-        let manifest = self.copied.manifest;
-        let record = manifest.find(path).map(|index| manifest.record(index));
-        match record {
-            Some(record) if !self.copied.released.has(path) => {
-                let (ino, ctime) = (record.ino, record.ctime);
-                BaseText::Kept(format!("{ino} {}.{}", ctime.sec, ctime.nsec).into_bytes())
-            }
-            _ => BaseText::Unknown,
-        }
     }
 }

@@ -17,31 +17,30 @@ pub(super) mod fork;
 use std::io::Read;
 use std::marker::PhantomData;
 use std::path::Path;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
-use super::moves::MoveLog;
 use super::tree::{self, Original, STAGE};
-use super::tree_commit::{LastPreview, Released, StageRequest, TreePreview};
+use super::tree_commit::{Released, StageRequest, TreePreview};
+use super::tree_strategy::{NoSwitch, TreeKind, TreeSession, TreeStrategy};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
-    Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, RestoreRequest,
-    RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent,
+    PrepareRequest, Preview, PreviewOptions, Probe, RestoreRequest, Sandbox, Session, Snapshot,
+    StagedCommit, Target, unsupported,
 };
-use super::{tree_commit, tree_digest, tree_intent};
+use super::{tree_commit, tree_digest};
 use crate::event::Observer;
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{copy_one, copy_tree};
 use crate::fs::manifest::Manifest;
 use crate::fs::place::CopyReport;
-use crate::fs::{Cause, Dir, MovedEntries, remove};
+use crate::fs::{Cause, Dir, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
-use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
 use diff::{CopiedTree, CopyBase};
 
 const COPY: &[u8] = b"copy";
@@ -64,30 +63,15 @@ pub(super) trait CopyKind: Send + Sync + 'static {
 }
 
 /// A strategy that copies.
-pub(super) struct TreeCopy<K> {
-    moves: Arc<MoveLog>,
-    kind: PhantomData<K>,
-}
+pub(super) type TreeCopy<K> = TreeStrategy<Copying<K>>;
 
-impl<K> TreeCopy<K> {
-    pub(super) fn new(moves: &Arc<MoveLog>) -> Self {
-        Self {
-            moves: Arc::clone(moves),
-            kind: PhantomData,
-        }
+/// What copies in a way of its own.
+pub(super) struct Copying<K>(PhantomData<K>);
+
+impl<K> Default for Copying<K> {
+    fn default() -> Self {
+        Self(PhantomData)
     }
-}
-
-/// A session with a copy.
-struct CopySession<K> {
-    reference: SandboxRef,
-    session: Session,
-    /// The partial commits that stand.
-    parts: Vec<Intent>,
-    moves: Arc<MoveLog>,
-    /// What the last preview found.
-    found: LastPreview,
-    kind: PhantomData<K>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -216,7 +200,7 @@ fn discard(
     checkpoints::discard(&copied, area, observer)
 }
 
-impl<K: CopyKind> TreeCopy<K> {
+impl<K: CopyKind> Copying<K> {
     /// Makes a sandbox that begins at a snapshot of another one.
     fn fork(
         sandbox: &SandboxRef,
@@ -267,7 +251,9 @@ fn empty_area(place: &Path) -> Result<Dir> {
     Ok(area)
 }
 
-impl<K: CopyKind> Strategy for TreeCopy<K> {
+impl<K: CopyKind> TreeKind for Copying<K> {
+    type Switch = NoSwitch;
+
     fn name(&self) -> &str {
         K::NAME
     }
@@ -324,68 +310,22 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         Self::created(request, &area, metadata, &report, K::message(&report))
     }
 
-    fn open(
-        &self,
-        sandbox: &SandboxRef,
-        session: Session,
-        parts: &[Intent],
-    ) -> Result<Box<dyn Sandbox>> {
+    fn check(sandbox: &SandboxRef, session: &Session) -> Result<()> {
         let metadata: CopyMetadata = tree::metadata(sandbox)?;
         let area = area_of(sandbox)?;
-        if session == Session::Exclusive {
-            metadata.original.open()?;
-        }
-        if let Session::Live(view) = &session {
+        match session {
+            Session::Shared => Ok(()),
+            Session::Exclusive => metadata.original.open().map(drop),
             // A command inside may have put something else in its place.
-            tree::check_view_of(view, &area.subdir(COPY)?.subdir(TREE)?)?;
+            Session::Live(view) => tree::check_view_of(view, &area.subdir(COPY)?.subdir(TREE)?),
         }
-        Ok(Box::new(CopySession::<K> {
-            reference: sandbox.clone(),
-            session,
-            parts: parts.to_vec(),
-            moves: Arc::clone(&self.moves),
-            found: LastPreview::default(),
-            kind: PhantomData,
-        }))
-    }
-
-    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        tree_commit::apply(intent, observer)
-    }
-
-    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
-        match tree_commit::own_area(intent)? {
-            Some(_) => Ok(tree_commit::undo(intent)?.0),
-            None => tree_intent::undo(intent, &self.moves),
-        }
-    }
-
-    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
-        tree_intent::outcome(intent)
-    }
-
-    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
-        tree_intent::check_undo(intent, &self.moves)
-    }
-
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        tree_intent::finish(intent, &self.moves)
-    }
-
-    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
-        // Everything lies in the area.
-        Ok(())
     }
 }
 
-impl<K: CopyKind> CopySession<K> {
+impl<K: CopyKind> TreeSession<Copying<K>> {
     fn check(&self, open: &OpenCopy, path: &ResourcePath) -> Result<()> {
         open.original.check(path)?;
         tree::check_carved(path, &open.carved)
-    }
-
-    fn moves(&self, original: &Dir) -> Result<MovedEntries> {
-        self.moves.read(original.meta()?.dev)
     }
 
     fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
@@ -406,32 +346,17 @@ impl<K: CopyKind> CopySession<K> {
             let touched = touched.map(|(path, _)| path);
             let kept = touched.chain(found.same).collect();
             let base = CopyBase {
+                area: &open.area,
                 copied,
                 moved: &moves,
             };
-            let (original, carved) = (copied.original, &open.carved);
-            let mut preview = tree_commit::look(
-                original,
-                &copied.tree.again().keeping(),
-                diff,
-                kept,
-                &base,
-                carved,
-                options.merge.then_some(&open.area),
-            )?;
-            if options.strict {
-                preview
-                    .preview
-                    .conflicts
-                    .extend(base.everything_moved(carved)?);
-            }
-            tree_commit::sort(&mut preview.preview.conflicts);
-            Ok(preview)
+            let (original, tree) = (copied.original, copied.tree.again().keeping());
+            tree_commit::look(original, &tree, diff, kept, &base, &open.carved, options)
         })
     }
 }
 
-impl<K: CopyKind> Sandbox for CopySession<K> {
+impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
     fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let open = open(&self.reference)?;
         self.check(&open, path)?;
@@ -474,6 +399,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
     fn keep_bases(&self, only: Option<&Change>) -> Result<()> {
         with(&self.reference, &self.parts, |copied, open| {
             let base = CopyBase {
+                area: &open.area,
                 copied,
                 moved: &self.moves(copied.original)?,
             };
@@ -481,7 +407,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
                 Some(only) => vec![only.clone()],
                 None => tree::steady(|| copied.look())?.changes,
             };
-            tree_commit::keep_bases(&open.area, copied.original, &changes, &base)
+            tree_commit::keep_bases(copied.original, &changes, &base)
         })
     }
 
@@ -548,6 +474,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
                 visible: |attributes| attributes,
                 whole: false,
                 base: &CopyBase {
+                    area: &open.area,
                     copied,
                     moved: &moves,
                 },
@@ -567,14 +494,6 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
 
     fn access(&self) -> Result<Access> {
         let open = open(&self.reference)?;
-        let cwd = match &self.session {
-            Session::Live(view) => Location::from(tree::view(view)?.path()),
-            _ => Location::from(open.tree.path()),
-        };
-        Ok(Access {
-            mounts: tree::mounts(&open.original, &open.tree, Some(&open.area))?,
-            cwd: Some(cwd),
-            ..Access::default()
-        })
+        tree::access(&open.original, &open.tree, Some(&open.area), self.live())
     }
 }

@@ -10,14 +10,14 @@ use rustix::io::Errno;
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
-use super::super::tree_commit::{BaseText, OriginalBase, Released};
+use super::super::tree_commit::{BaseText, EntryAt, OriginalBase, Releases};
 use super::layers::{self, LayerDirMetadata};
 use super::stack::{self, LayerStack};
 use crate::fs::copy::{clock, settle};
 use crate::fs::dir::DirEntry;
 use crate::fs::walk::{Shared, walk};
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, EntryHandle, Meta, MovedEntries, Stamp};
+use crate::fs::{Cause, Dir, EntryHandle, Meta, Stamp};
 use crate::model::{Change, Conflict, EntryInfo, EntryKind, ResourcePath};
 
 const STAMP: &[u8] = b"user.overlay.escrow-stamp";
@@ -87,34 +87,33 @@ pub(super) fn mark_made(upper: &LayerStack, changes: &[Change]) -> Result<()> {
 
 /// A layer as the measure of its original.
 pub(super) struct LayerBase<'a> {
+    area: &'a Dir,
     upper: &'a LayerStack,
     lower: &'a Dir,
     stamp: Stamp,
     /// Size and time of the files that the layer deletes: one that is moved leaves such a trace.
     gone: &'a HashSet<(u64, Stamp)>,
-    moved: &'a MovedEntries,
-    released: &'a Released,
+    releases: Releases<'a>,
 }
 
 impl<'a> LayerBase<'a> {
     pub(super) fn open(
-        upper: &'a LayerStack,
+        (area, upper): (&'a Dir, &'a LayerStack),
         lower: &'a Dir,
         gone: &'a HashSet<(u64, Stamp)>,
-        moved: &'a MovedEntries,
-        released: &'a Released,
+        releases: Releases<'a>,
     ) -> Result<Self> {
         let text = read_stamp(upper.top())?;
         let stamp = text.and_then(|text| serde_json::from_slice(&text).ok());
         Ok(Self {
+            area,
             upper,
             lower,
             stamp: stamp.ok_or_else(|| StrategyError::Damaged {
                 what: "its layer does not say when it was made".to_owned(),
             })?,
             gone,
-            moved,
-            released,
+            releases,
         })
     }
 
@@ -123,67 +122,30 @@ impl<'a> LayerBase<'a> {
         if self.is_older(now) {
             return Ok(true);
         }
-        let known = self.released.is_current(path, at, now, self.moved)?;
-        Ok(known == Some(true))
+        Ok(self.releases.is_current(path, at, now)? == Some(true))
     }
 
     /// Whether the ctime of a directory, but for what we moved ourselves, is that of a change to what is in it.
     fn came_with_a_name(&self, now: &Meta) -> bool {
-        self.moved.settled(now.ino, now.ctime) == now.mtime
+        self.releases.moved.settled(now.ino, now.ctime) == now.mtime
     }
 
     fn is_older(&self, now: &Meta) -> bool {
-        let ctime = self.moved.settled(now.ino, now.ctime);
+        let ctime = self.releases.moved.settled(now.ino, now.ctime);
         match ctime.nsec {
             // A file system that keeps whole seconds does not tell two changes of one second apart.
             0 => ctime.sec < self.stamp.sec,
             _ => ctime <= self.stamp,
         }
     }
-
-    /// Everything in the original that was changed since, by any process.
-    pub(super) fn everything_moved(&self, carved: &[ResourcePath]) -> Result<Vec<Conflict>> {
-        let found = Shared::new(Vec::new());
-        let tell = |path: ResourcePath, theirs: &Meta| {
-            let theirs = Some(theirs.facts());
-            let conflict = Conflict::with(path, "changed there since", theirs);
-            found.lock().push(conflict);
-        };
-        walk(self.lower, (), |visit| {
-            let mut next = Vec::new();
-            let own = visit.dir.meta()?;
-            let still = self.released.is_still(visit.path, &own) && self.came_with_a_name(&own);
-            if !still && !self.is_ours(visit.path, (visit.dir, b"."), &own)? {
-                tell(visit.path.clone(), &own);
-            }
-            for DirEntry { name, meta } in visit.entries {
-                let path = visit.path.join(&name);
-                if carved.contains(&path) || crate::fs::state_dir::is_area_beside(&name) {
-                    continue;
-                }
-                if !meta.is_dir() && !self.is_ours(&path, (visit.dir, &name), &meta)? {
-                    tell(path, &meta);
-                } else if meta.is_dir() && !visit.dir.is_mount_point(&meta) {
-                    next.push((name, ()));
-                }
-            }
-            Ok::<_, StrategyError>(next)
-        })?;
-        Ok(found.into_inner())
-    }
 }
 
 impl OriginalBase for LayerBase<'_> {
-    fn is_current(
-        &self,
-        path: &ResourcePath,
-        at: Option<(&Dir, &[u8])>,
-        now: &Meta,
-    ) -> Result<bool> {
-        let place = at.unwrap_or((self.lower, b"."));
-        if let Some(current) = self.released.is_current(path, place, now, self.moved)? {
-            return Ok(current);
-        }
+    fn releases(&self) -> Option<Releases<'_>> {
+        Some(self.releases)
+    }
+
+    fn is_as_made(&self, path: &ResourcePath, at: Option<EntryAt<'_>>, now: &Meta) -> Result<bool> {
         if self.is_older(now) {
             return Ok(true);
         }
@@ -205,17 +167,14 @@ impl OriginalBase for LayerBase<'_> {
             && (!owned || made.owner == theirs.owner))
     }
 
-    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
-        now.mtime <= self.stamp || self.released.is_still(path, now)
+    fn is_still_as_made(&self, _path: &ResourcePath, now: &Meta) -> bool {
+        now.mtime <= self.stamp
     }
 
-    fn was_there(&self, path: &ResourcePath) -> Result<bool> {
+    fn had(&self, path: &ResourcePath) -> Result<bool> {
         let Some((parent, name)) = path.split() else {
             return Ok(false);
         };
-        if let Some(was_there) = self.released.was_there(path) {
-            return Ok(was_there);
-        }
         // The lowest layer that has it knows whether it was made from one of the original.
         let mut dir = None;
         for at in self.upper.all(&parent)?.into_iter().rev() {
@@ -254,11 +213,39 @@ impl OriginalBase for LayerBase<'_> {
         Ok(lower.is_none_or(|meta| !self.is_still(&parent, &meta)))
     }
 
-    fn base_text(&self, path: &ResourcePath) -> BaseText<'_> {
+    fn base_text(&self, _path: &ResourcePath) -> BaseText<'_> {
         let Stamp { sec, nsec } = self.stamp;
-        match self.released.has(path) {
-            true => BaseText::Unknown,
-            false => BaseText::Kept(format!("{sec}.{nsec}").into_bytes()),
-        }
+        BaseText::Kept(self.area, format!("{sec}.{nsec}").into_bytes())
+    }
+
+    fn everything_moved(&self, carved: &[ResourcePath]) -> Result<Vec<Conflict>> {
+        let found = Shared::new(Vec::new());
+        let tell = |path: ResourcePath, theirs: &Meta| {
+            let theirs = Some(theirs.facts());
+            let conflict = Conflict::with(path, "changed there since", theirs);
+            found.lock().push(conflict);
+        };
+        walk(self.lower, (), |visit| {
+            let mut next = Vec::new();
+            let own = visit.dir.meta()?;
+            let left = self.releases.released.is_still(visit.path, &own);
+            let still = left && self.came_with_a_name(&own);
+            if !still && !self.is_ours(visit.path, (visit.dir, b"."), &own)? {
+                tell(visit.path.clone(), &own);
+            }
+            for DirEntry { name, meta } in visit.entries {
+                let path = visit.path.join(&name);
+                if carved.contains(&path) || crate::fs::state_dir::is_area_beside(&name) {
+                    continue;
+                }
+                if !meta.is_dir() && !self.is_ours(&path, (visit.dir, &name), &meta)? {
+                    tell(path, &meta);
+                } else if meta.is_dir() && !visit.dir.is_mount_point(&meta) {
+                    next.push((name, ()));
+                }
+            }
+            Ok::<_, StrategyError>(next)
+        })?;
+        Ok(found.into_inner())
     }
 }

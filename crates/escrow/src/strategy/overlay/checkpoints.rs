@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree::{self, STAGE};
-use super::super::tree_intent::RestoreSwitch;
+use super::super::tree_strategy::RestoreSwitch;
 use super::super::{CreateRequest, Created, Intent, LiveView, RestoreRequest, Snapshot};
 use super::layers::{self, LayerDirMetadata, LayerEntry};
 use super::stack::{self, LayerRef, LayerStack, LayerState};
@@ -48,7 +48,7 @@ fn read(snapshot: &Snapshot) -> Result<Vec<LayerRef>> {
 
 /// One stack in the place of another: a return that is prepared.
 #[derive(Serialize, Deserialize)]
-pub(super) struct StackSwitch {
+pub(in crate::strategy) struct StackSwitch {
     /// The sandbox it is of.
     switch: SandboxRef,
     /// Where a command sees the sandbox that was inside when it was prepared.

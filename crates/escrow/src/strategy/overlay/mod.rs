@@ -29,29 +29,29 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
-use super::moves::MoveLog;
 use super::tree::{self, Original, STAGE};
-use super::tree_commit;
-use super::tree_commit::{LastPreview, Released, StageRequest, TreePreview};
+use super::tree_commit::{OriginalBase, Released, Releases, StageRequest, TreePreview};
+use super::tree_strategy::{TreeKind, TreeSession};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
-    Intent, Mount, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Remember,
-    RestoreRequest, RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent, Mount,
+    PrepareRequest, Preview, PreviewOptions, Probe, Remember, RestoreRequest, Sandbox, Session,
+    Snapshot, StagedCommit, Target,
 };
-use super::{tree_digest, tree_intent};
+use super::{tree_commit, tree_digest};
 use crate::event::Observer;
-use crate::fs::{Dir, MovedEntries, remove};
+use crate::fs::{Dir, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
-use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
 use checkpoints::StackSwitch;
 use layers::LayerEntry;
+use onto::TreeBase;
 use stack::{LayerRef, LayerStack, LayerState};
 
 const NAME: &str = "overlay";
@@ -66,30 +66,12 @@ const LOOKED_AT_AFTERWARDS: usize = 10_000;
 
 /// The strategy, and what it found out about mounting here: by the file systems of original and area, and by whether the
 /// original is a directory.
+#[derive(Default)]
 pub(super) struct Overlay {
     tried: Mutex<HashMap<(u64, u64), Probe>>,
-    moves: Arc<MoveLog>,
-}
-
-/// A session with an overlay.
-struct OverlaySession {
-    reference: SandboxRef,
-    session: Session,
-    /// The partial commits that stand.
-    parts: Vec<Intent>,
-    moves: Arc<MoveLog>,
-    /// What the last preview found.
-    found: LastPreview,
 }
 
 impl Overlay {
-    pub(super) fn new(moves: &Arc<MoveLog>) -> Self {
-        Self {
-            tried: Mutex::default(),
-            moves: Arc::clone(moves),
-        }
-    }
-
     /// Whether the kernel mounts a layer of this area over this original. That depends on their file systems only, so it
     /// is tried once for each pair.
     fn tried(&self, original: &Path, area: &Path) -> Probe {
@@ -186,7 +168,9 @@ fn clear(area: &Dir, names: &[&[u8]]) -> Result<()> {
     Ok(())
 }
 
-impl Strategy for Overlay {
+impl TreeKind for Overlay {
+    type Switch = StackSwitch;
+
     fn name(&self) -> &str {
         NAME
     }
@@ -253,12 +237,7 @@ impl Strategy for Overlay {
         ))
     }
 
-    fn open(
-        &self,
-        sandbox: &SandboxRef,
-        session: Session,
-        parts: &[Intent],
-    ) -> Result<Box<dyn Sandbox>> {
+    fn check(sandbox: &SandboxRef, session: &Session) -> Result<()> {
         let OverlayMetadata {
             original,
             area,
@@ -268,50 +247,15 @@ impl Strategy for Overlay {
         original.open()?;
         onto::open(onto.as_ref())?;
         LayerState::read(&Dir::open(area.as_path())?)?;
-        if let Session::Live(view) = &session {
+        match session {
             // A command inside may have put something else in its place.
-            tree::check_view(view, |seen| Ok(seen.is_overlay()?))?;
+            Session::Live(view) => tree::check_view(view, |seen| Ok(seen.is_overlay()?)),
+            _ => Ok(()),
         }
-        Ok(Box::new(OverlaySession {
-            reference: sandbox.clone(),
-            session,
-            parts: parts.to_vec(),
-            moves: Arc::clone(&self.moves),
-            found: LastPreview::default(),
-        }))
-    }
-
-    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        tree_intent::commit_or_switch::<StackSwitch>(intent, observer)
-    }
-
-    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
-        tree_intent::undo_or_switch::<StackSwitch>(intent, &self.moves)
-    }
-
-    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
-        tree_intent::outcome_or_switch::<StackSwitch>(intent)
-    }
-
-    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
-        tree_intent::check_undo(intent, &self.moves)
-    }
-
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        tree_intent::finish(intent, &self.moves)
-    }
-
-    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
-        // Everything lies in the area, and nothing was ever mounted.
-        Ok(())
     }
 }
 
-impl OverlaySession {
-    fn moves(&self, lower: &Dir) -> Result<MovedEntries> {
-        self.moves.read(lower.meta()?.dev)
-    }
-
+impl TreeSession<Overlay> {
     /// What was released of it while the rest stayed.
     fn released(&self, open: &OpenLayers) -> Result<Released> {
         Released::read(&self.parts, &base::identity(open.upper.top())?)
@@ -326,23 +270,24 @@ impl OverlaySession {
         let mut found = tree::steady(|| diff::look(upper, lower, &released))?;
         tree::check_stray(&found.changes, &open.carved)?;
         tree::only_own(&mut found.changes, &open.carved);
-        let base = base::LayerBase::open(upper, lower, &found.gone, &moves, &released)?;
-        let contents = onto::TreeBase::of(lower, onto.as_ref(), &moves, &released);
-        let known = contents.as_ref().map_or(&base as _, |one| one as _);
+        let releases = Releases {
+            released: &released,
+            original: to,
+            moved: &moves,
+        };
+        let base = base::LayerBase::open((&open.area, upper), lower, &found.gone, releases)?;
+        let contents = TreeBase {
+            tree: lower,
+            releases,
+        };
+        let known: &dyn OriginalBase = if onto.is_some() { &contents } else { &base };
         let diff = DiffView::new(found.changes);
         let new = &upper.keeping();
-        let merges = options.merge.then_some(&open.area);
-        let mut found = tree_commit::look(to, new, diff, found.kept, known, &open.carved, merges)?;
-        if options.strict && onto.is_none() {
-            let moved = base.everything_moved(&open.carved)?;
-            found.preview.conflicts.extend(moved);
-        }
-        tree_commit::sort(&mut found.preview.conflicts);
-        Ok(found)
+        tree_commit::look(to, new, diff, found.kept, known, &open.carved, options)
     }
 }
 
-impl Sandbox for OverlaySession {
+impl Sandbox for TreeSession<Overlay> {
     fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let open = open(&self.reference)?;
         tree::check_carved(path, &open.carved)?;
@@ -418,12 +363,17 @@ impl Sandbox for OverlaySession {
         }
         let (upper, lower) = (&open.upper, &open.lower);
         let (moves, released, gone) = (self.moves(lower)?, self.released(&open)?, HashSet::new());
-        let base = base::LayerBase::open(upper, lower, &gone, &moves, &released)?;
+        let releases = Releases {
+            released: &released,
+            original: lower,
+            moved: &moves,
+        };
+        let base = base::LayerBase::open((&open.area, upper), lower, &gone, releases)?;
         let changes = match only {
             Some(only) => vec![only.clone()],
             None => self.diff(None, None)?.changes,
         };
-        tree_commit::keep_bases(&open.area, lower, &changes, &base)
+        tree_commit::keep_bases(lower, &changes, &base)
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
@@ -466,15 +416,24 @@ impl Sandbox for OverlaySession {
         let open = open(&self.reference)?;
         let (upper, lower, released) = (&open.upper, &open.lower, self.released(&open)?);
         let onto = onto::open(open.onto.as_ref())?;
-        let (gone, moves) = (HashSet::new(), self.moves(onto.as_ref().unwrap_or(lower))?);
-        let base = base::LayerBase::open(upper, lower, &gone, &moves, &released)?;
-        let contents = onto::TreeBase::of(lower, onto.as_ref(), &moves, &released);
+        let original = onto.as_ref().unwrap_or(lower);
+        let (gone, moves) = (HashSet::new(), self.moves(original)?);
+        let releases = Releases {
+            released: &released,
+            original,
+            moved: &moves,
+        };
+        let base = base::LayerBase::open((&open.area, upper), lower, &gone, releases)?;
+        let contents = TreeBase {
+            tree: lower,
+            releases,
+        };
         let source = tree_commit::StageSource {
             area: &open.area,
             root: &upper.keeping(),
             visible: layers::visible,
             whole: false,
-            base: contents.as_ref().map_or(&base as _, |one| one as _),
+            base: if onto.is_some() { &contents } else { &base },
         };
         if request.preview.part {
             base::mark_made(upper, &found.preview.diff.changes)?;
@@ -486,11 +445,8 @@ impl Sandbox for OverlaySession {
     }
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
-        let live = match &self.session {
-            Session::Live(view) => Some(view),
-            _ => None,
-        };
-        checkpoints::prepare_restore(&open(&self.reference)?, &self.reference, request, live)
+        let open = open(&self.reference)?;
+        checkpoints::prepare_restore(&open, &self.reference, request, self.live())
     }
 
     /// Its layers become one directory only inside a private mount: outside there is no path.
@@ -510,10 +466,7 @@ impl Sandbox for OverlaySession {
             upper,
             work: Location::from(open.area.path().join(OsStr::from_bytes(WORK))),
         });
-        let cwd = match &self.session {
-            Session::Live(view) => Some(Location::from(tree::view(view)?.path())),
-            _ => None,
-        };
+        let cwd = self.live().map(tree::view).transpose()?;
         let onto = onto::open(open.onto.as_ref())?;
         let at = Location::from(onto.as_ref().unwrap_or(&open.lower).path());
         Ok(Access {
@@ -522,7 +475,7 @@ impl Sandbox for OverlaySession {
                 view,
                 area: Some(Location::from(open.area.path())),
             }],
-            cwd,
+            cwd: cwd.map(|dir| Location::from(dir.path())),
             ..Access::default()
         })
     }

@@ -4,9 +4,9 @@
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree::{self, Original};
-use super::super::tree_commit::{BaseText, OriginalBase, Released};
+use super::super::tree_commit::{BaseText, EntryAt, OriginalBase, Releases};
 use super::OverlayMetadata;
-use crate::fs::{Dir, Meta, MovedEntries};
+use crate::fs::{Dir, Meta};
 use crate::model::{EntryKind, ResourcePath, SandboxRef};
 use std::path::Path;
 
@@ -20,30 +20,13 @@ pub(in crate::strategy) fn release_into(sandbox: &mut SandboxRef, at: &Path) -> 
 
 /// A clean tree as the measure of the directory that it is released into.
 pub(super) struct TreeBase<'a> {
-    tree: &'a Dir,
-    onto: &'a Dir,
-    moved: &'a MovedEntries,
-    released: &'a Released,
+    pub(super) tree: &'a Dir,
+    pub(super) releases: Releases<'a>,
 }
 
-impl<'a> TreeBase<'a> {
-    /// None where changes are released into the tree itself.
-    pub(super) fn of(
-        tree: &'a Dir,
-        onto: Option<&'a Dir>,
-        moved: &'a MovedEntries,
-        released: &'a Released,
-    ) -> Option<Self> {
-        onto.map(|onto| Self {
-            tree,
-            onto,
-            moved,
-            released,
-        })
-    }
-
+impl TreeBase<'_> {
     /// Whether both have the same at a path, as git sees it: of a mode, whether its owner may execute the file.
-    fn is_same(&self, path: &ResourcePath, at: (&Dir, &[u8]), now: &Meta) -> Result<bool> {
+    fn is_same(&self, path: &ResourcePath, at: EntryAt<'_>, now: &Meta) -> Result<bool> {
         let (dir, name) = match self.tree.parent(path) {
             Err(error) if error.is_absent() || error.leaves() => return Ok(false),
             found => found?,
@@ -64,32 +47,20 @@ impl<'a> TreeBase<'a> {
 }
 
 impl OriginalBase for TreeBase<'_> {
-    fn is_current(
-        &self,
-        path: &ResourcePath,
-        at: Option<(&Dir, &[u8])>,
-        now: &Meta,
-    ) -> Result<bool> {
-        let place = at.unwrap_or((self.onto, b"."));
-        if let Some(current) = self.released.is_current(path, place, now, self.moved)? {
-            return Ok(current);
-        }
+    fn releases(&self) -> Option<Releases<'_>> {
+        Some(self.releases)
+    }
+
+    fn is_as_made(&self, path: &ResourcePath, at: Option<EntryAt<'_>>, now: &Meta) -> Result<bool> {
         at.map_or(Ok(true), |at| self.is_same(path, at, now))
     }
 
-    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
-        self.released.is_still(path, now)
+    fn is_still_as_made(&self, _path: &ResourcePath, _now: &Meta) -> bool {
+        false
     }
 
-    fn was_there(&self, path: &ResourcePath) -> Result<bool> {
-        Ok(self.released.was_there(path) == Some(true))
-    }
-
-    fn base_text(&self, path: &ResourcePath) -> BaseText<'_> {
-        match self.released.has(path) {
-            true => BaseText::Unknown,
-            false => BaseText::In(self.tree),
-        }
+    fn base_text(&self, _path: &ResourcePath) -> BaseText<'_> {
+        BaseText::In(self.tree)
     }
 }
 

@@ -13,25 +13,24 @@ mod volumes;
 
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
-use super::moves::MoveLog;
 use super::tree::{self, Original};
-use super::tree_commit::{LastPreview, Released, StageRequest, TreePreview};
+use super::tree_commit::{Released, Releases, StageRequest, TreePreview};
+use super::tree_strategy::{TreeKind, TreeSession};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
-    Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Remember, RestoreRequest,
-    RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent,
+    PrepareRequest, Preview, PreviewOptions, Probe, Remember, RestoreRequest, Sandbox, Session,
+    Snapshot, StagedCommit, Target, unsupported,
 };
-use super::{tree_commit, tree_digest, tree_intent};
+use super::{tree_commit, tree_digest};
 use crate::event::Observer;
-use crate::fs::{Dir, MovedEntries, btrfs};
+use crate::fs::{Dir, btrfs};
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
-use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
 use base::FrozenBase;
 use compare::compare;
 use volumes::VolumeSwitch;
@@ -42,20 +41,8 @@ const NAME: &str = "snapshot";
 const NAMED: usize = 3;
 
 /// The strategy.
-pub(super) struct Subvolume {
-    moves: Arc<MoveLog>,
-}
-
-/// A session with a sandbox.
-struct SubvolumeSession {
-    reference: SandboxRef,
-    session: Session,
-    /// The partial commits that stand.
-    parts: Vec<Intent>,
-    moves: Arc<MoveLog>,
-    /// What the last preview found.
-    found: LastPreview,
-}
+#[derive(Default)]
+pub(super) struct Subvolume;
 
 #[derive(Serialize, Deserialize)]
 struct SubvolumeMetadata {
@@ -96,11 +83,6 @@ fn open(sandbox: &SandboxRef) -> Result<OpenVolumes> {
 }
 
 impl Subvolume {
-    pub(super) fn new(moves: &Arc<MoveLog>) -> Self {
-        let moves = Arc::clone(moves);
-        Self { moves }
-    }
-
     /// Makes a sandbox that begins at a checkpoint of another one.
     fn fork(
         sandbox: &SandboxRef,
@@ -186,7 +168,9 @@ fn nested_warning(nested: &[ResourcePath]) -> Option<String> {
     }
 }
 
-impl Strategy for Subvolume {
+impl TreeKind for Subvolume {
+    type Switch = VolumeSwitch;
+
     fn name(&self) -> &str {
         NAME
     }
@@ -273,62 +257,22 @@ impl Strategy for Subvolume {
         Ok(tree::created(NAME, request, &metadata, message, warnings))
     }
 
-    fn open(
-        &self,
-        sandbox: &SandboxRef,
-        session: Session,
-        parts: &[Intent],
-    ) -> Result<Box<dyn Sandbox>> {
+    fn check(sandbox: &SandboxRef, session: &Session) -> Result<()> {
         let metadata: SubvolumeMetadata = tree::metadata(sandbox)?;
         let area = area_of(sandbox)?;
         area.subdir(volumes::VOLUMES)?;
-        if session == Session::Exclusive {
-            metadata.original.open()?;
-        }
-        if let Session::Live(view) = &session {
+        match session {
+            Session::Shared => Ok(()),
+            Session::Exclusive => metadata.original.open().map(drop),
             // A command inside may have put something else in its place.
-            tree::check_view_of(view, &volumes::work_tree(&area, &metadata.inside)?)?;
+            Session::Live(view) => {
+                tree::check_view_of(view, &volumes::work_tree(&area, &metadata.inside)?)
+            }
         }
-        Ok(Box::new(SubvolumeSession {
-            reference: sandbox.clone(),
-            session,
-            parts: parts.to_vec(),
-            moves: Arc::clone(&self.moves),
-            found: LastPreview::default(),
-        }))
-    }
-
-    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        tree_intent::commit_or_switch::<VolumeSwitch>(intent, observer)
-    }
-
-    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
-        tree_intent::undo_or_switch::<VolumeSwitch>(intent, &self.moves)
-    }
-
-    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
-        tree_intent::outcome_or_switch::<VolumeSwitch>(intent)
-    }
-
-    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
-        tree_intent::check_undo(intent, &self.moves)
-    }
-
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        tree_intent::finish(intent, &self.moves)
-    }
-
-    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
-        // Everything lies in the area, with which its subvolumes go.
-        Ok(())
     }
 }
 
-impl SubvolumeSession {
-    fn moves(&self, original: &Dir) -> Result<MovedEntries> {
-        self.moves.read(original.meta()?.dev)
-    }
-
+impl TreeSession<Subvolume> {
     /// What was released of it while the rest stayed.
     fn released(&self, open: &OpenVolumes) -> Result<Released> {
         Released::read(&self.parts, &volumes::identity(&open.area)?.to_string())
@@ -345,24 +289,20 @@ impl SubvolumeSession {
         tree::only_own(&mut found.changes, &open.carved);
         let base = FrozenBase {
             base: &open.base,
-            original: &original,
-            released: &released,
-            moved: &moved,
+            releases: Releases {
+                released: &released,
+                original: &original,
+                moved: &moved,
+            },
         };
         let sandbox = open.tree.again().keeping();
         let diff = DiffView::new(found.changes);
-        let (carved, merges) = (&open.carved, options.merge.then_some(&open.area));
-        let mut found = tree_commit::look(&original, &sandbox, diff, kept, &base, carved, merges)?;
-        if options.strict {
-            let moved = base.everything_moved(&open.carved)?;
-            found.preview.conflicts.extend(moved);
-        }
-        tree_commit::sort(&mut found.preview.conflicts);
-        Ok(found)
+        let carved = &open.carved;
+        tree_commit::look(&original, &sandbox, diff, kept, &base, carved, options)
     }
 }
 
-impl Sandbox for SubvolumeSession {
+impl Sandbox for TreeSession<Subvolume> {
     fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let open = open(&self.reference)?;
         tree::check_carved(path, &open.carved)?;
@@ -454,9 +394,11 @@ impl Sandbox for SubvolumeSession {
             whole: false,
             base: &FrozenBase {
                 base: &open.base,
-                original: &original,
-                released: &released,
-                moved: &moved,
+                releases: Releases {
+                    released: &released,
+                    original: &original,
+                    moved: &moved,
+                },
             },
         };
         let of = volumes::identity(&open.area)?.to_string();
@@ -465,23 +407,12 @@ impl Sandbox for SubvolumeSession {
     }
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
-        let live = match &self.session {
-            Session::Live(view) => Some(view),
-            _ => None,
-        };
-        VolumeSwitch::prepare(&open(&self.reference)?, &self.reference, request, live)
+        let open = open(&self.reference)?;
+        VolumeSwitch::prepare(&open, &self.reference, request, self.live())
     }
 
     fn access(&self) -> Result<Access> {
         let open = open(&self.reference)?;
-        let cwd = match &self.session {
-            Session::Live(view) => Location::from(tree::view(view)?.path()),
-            _ => Location::from(open.tree.path()),
-        };
-        Ok(Access {
-            mounts: tree::mounts(&open.original, &open.tree, Some(&open.area))?,
-            cwd: Some(cwd),
-            ..Access::default()
-        })
+        tree::access(&open.original, &open.tree, Some(&open.area), self.live())
     }
 }

@@ -24,7 +24,7 @@ use crate::fs::{Dir, btrfs, mounts, remove};
 use crate::model::text::Location;
 use crate::model::{ResourcePath, SandboxRef};
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::tree_intent::RestoreSwitch;
+use crate::strategy::tree_strategy::RestoreSwitch;
 use crate::strategy::{
     Intent, LiveView, RestoreRequest, Snapshot, live_restore, tree, unsupported,
 };
@@ -194,7 +194,7 @@ pub(super) fn retain(area: &Dir, keep: &[Snapshot]) -> Result<()> {
 
 /// One subvolume in the place of another: a return to a checkpoint that is prepared.
 #[derive(Serialize, Deserialize)]
-pub(super) struct VolumeSwitch {
+pub(in crate::strategy) struct VolumeSwitch {
     /// The sandbox it is of.
     switch: SandboxRef,
     /// Where a command sees the sandbox that was inside when it was prepared.

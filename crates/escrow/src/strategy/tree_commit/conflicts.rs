@@ -4,37 +4,94 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::merge::{self, BaseText};
-use super::{CAPABILITY, TreePreview, VersionSource, privileges, sort};
+use super::{CAPABILITY, Released, TreePreview, VersionSource, privileges, sort};
 use crate::fs::dir::DirEntry;
 use crate::fs::state_dir;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, Fingerprint, FsError, Meta};
+use crate::fs::{Cause, Dir, Fingerprint, FsError, Meta, MovedEntries};
 use crate::model::{
     Change, ChangeKind, ChangedField, Conflict, DiffView, EntryInfo, EntryKind, ResourcePath,
 };
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::{Preview, PreviewNote, tree};
+use crate::strategy::{Preview, PreviewNote, PreviewOptions, tree};
 
-/// What a sandbox knows of the original it was made from.
+/// What a sandbox knows of the original it was made from. Where a partial commit tells more, that counts.
 pub(in crate::strategy) trait OriginalBase {
-    /// Whether the entry of the original is what it was when the sandbox was made. Of a directory
-    /// its own looks count, not what is in it. `at` is `None` for the root.
-    fn is_current(
-        &self,
-        path: &ResourcePath,
-        at: Option<(&Dir, &[u8])>,
-        now: &Meta,
-    ) -> Result<bool>;
+    /// What partial commits of the sandbox left in the original.
+    fn releases(&self) -> Option<Releases<'_>>;
 
-    /// Whether names came or went in a directory of the original since the sandbox was made.
-    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool;
+    /// Whether the entry of the original is what it was when the sandbox was made.
+    fn is_as_made(&self, path: &ResourcePath, at: Option<EntryAt<'_>>, now: &Meta) -> Result<bool>;
 
-    /// Whether something stood at the path of an added entry when the sandbox was made.
-    fn was_there(&self, path: &ResourcePath) -> Result<bool>;
+    /// Whether no names came or went in a directory of the original since the sandbox was made.
+    fn is_still_as_made(&self, path: &ResourcePath, now: &Meta) -> bool;
+
+    /// Whether something stood at the path of an added entry when the sandbox was made. What else is known of the original
+    /// is not called added.
+    fn had(&self, _path: &ResourcePath) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Where the text is that a changed file had when the sandbox was made.
     fn base_text(&self, _path: &ResourcePath) -> BaseText<'_> {
         BaseText::Unknown
+    }
+
+    /// Everything in the original that is neither what it was nor what was released, by any process.
+    fn everything_moved(&self, _carved: &[ResourcePath]) -> Result<Vec<Conflict>> {
+        Ok(Vec::new())
+    }
+
+    /// Whether the entry of the original is what the sandbox was made from, or what was released. Of a directory
+    /// its own looks count, not what is in it. `at` is `None` for the root.
+    fn is_current(&self, path: &ResourcePath, at: Option<EntryAt<'_>>, now: &Meta) -> Result<bool> {
+        let released = self.releases().map(|releases| {
+            let place = at.unwrap_or((releases.original, b"."));
+            releases.is_current(path, place, now)
+        });
+        match released.transpose()?.flatten() {
+            Some(current) => Ok(current),
+            None => self.is_as_made(path, at, now),
+        }
+    }
+
+    /// Whether no names came or went in a directory of the original since, but by partial commits.
+    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
+        let released = self.releases();
+        self.is_still_as_made(path, now)
+            || released.is_some_and(|one| one.released.is_still(path, now))
+    }
+
+    /// Whether something stood at the path of an added entry when the sandbox was made, or was released there.
+    fn was_there(&self, path: &ResourcePath) -> Result<bool> {
+        let released = self.releases().map(|one| one.released.was_there(path));
+        match released.flatten() {
+            Some(was_there) => Ok(was_there),
+            None => self.had(path),
+        }
+    }
+}
+
+/// The directory and the name of an entry.
+pub(in crate::strategy) type EntryAt<'a> = (&'a Dir, &'a [u8]);
+
+/// What partial commits left in an original, in which Escrow moved these entries.
+#[derive(Clone, Copy)]
+pub(in crate::strategy) struct Releases<'a> {
+    pub(in crate::strategy) released: &'a Released,
+    pub(in crate::strategy) original: &'a Dir,
+    pub(in crate::strategy) moved: &'a MovedEntries,
+}
+
+impl Releases<'_> {
+    /// Whether an entry of the original is the base of what is in the sandbox; `None` where no partial commit tells.
+    pub(in crate::strategy) fn is_current(
+        &self,
+        path: &ResourcePath,
+        at: EntryAt<'_>,
+        now: &Meta,
+    ) -> Result<Option<bool>> {
+        self.released.is_current(path, at, now, self.moved)
     }
 }
 
@@ -44,14 +101,14 @@ struct ConflictCheck<'a> {
     changes: &'a [Change],
     base: &'a dyn OriginalBase,
     carved: &'a [ResourcePath],
-    /// The area of the sandbox, where what both sides changed is to be merged.
-    merges: Option<&'a Dir>,
+    /// Whether text files that both sides changed are to be merged.
+    merges: bool,
     conflicts: Vec<Conflict>,
     merged: BTreeMap<ResourcePath, Vec<u8>>,
 }
 
 /// Compares the original, as it is now, with what the sandbox changed. `sandbox` holds the new
-/// versions. Text files that both sides changed are merged where the area of the sandbox is given.
+/// versions. Text files that both sides changed are merged where that is asked for.
 pub(in crate::strategy) fn look(
     original: &Dir,
     sandbox: &dyn VersionSource,
@@ -59,7 +116,7 @@ pub(in crate::strategy) fn look(
     kept: Vec<ResourcePath>,
     base: &dyn OriginalBase,
     carved: &[ResourcePath],
-    merges: Option<&Dir>,
+    options: &PreviewOptions,
 ) -> Result<TreePreview> {
     let changes = &diff.changes;
     if !changes.is_empty() && original.is_overlay()? {
@@ -77,7 +134,7 @@ pub(in crate::strategy) fn look(
         changes,
         base,
         carved,
-        merges,
+        merges: options.merge,
         conflicts: Vec::new(),
         merged: BTreeMap::new(),
     };
@@ -106,6 +163,9 @@ pub(in crate::strategy) fn look(
     }
     notes.extend(owners.note());
     let (mut conflicts, merged) = (look.conflicts, look.merged);
+    if options.strict {
+        conflicts.extend(base.everything_moved(carved)?);
+    }
     sort(&mut conflicts);
     Ok(TreePreview {
         preview: Preview {
@@ -179,14 +239,14 @@ impl ConflictCheck<'_> {
             return Ok(Settled::Same);
         }
         let files = change.old.is_some() && new.is_file();
-        let Some(area) = self.merges.filter(|_| files) else {
+        if !self.merges || !files {
             return Ok(Settled::No(None));
-        };
+        }
         if fields != [ChangedField::Content] || new.nlink.max(now.nlink) > 1 {
             let why = "it is not merged: mode, owner or attributes differ, or it has several names";
             return Ok(Settled::No(Some(why)));
         }
-        let merged = merge::merge(area, &change.path, self.base, (&dir, name), at)?;
+        let merged = merge::merge(&change.path, self.base, (&dir, name), at)?;
         Ok(merged.map_or_else(|why| Settled::No(Some(why)), Settled::Merged))
     }
 

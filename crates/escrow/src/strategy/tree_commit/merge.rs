@@ -31,15 +31,14 @@ const MOST_KEPT: usize = 10_000;
 pub(in crate::strategy) enum BaseText<'a> {
     /// It is not known.
     Unknown,
-    /// Beside the sandbox, if it was kept; this tells the version from others.
-    Kept(Vec<u8>),
+    /// In this area of the sandbox, if it was kept; the second tells the version from others.
+    Kept(&'a Dir, Vec<u8>),
     /// In this tree.
     In(&'a Dir),
 }
 
 /// Keeps the versions from which these changes began, as far as the original still has them.
 pub(in crate::strategy) fn keep_bases(
-    area: &Dir,
     original: &Dir,
     changes: &[Change],
     base: &dyn OriginalBase,
@@ -54,7 +53,7 @@ pub(in crate::strategy) fn keep_bases(
     });
     let mut room = None;
     for change in mergeable.take(MOST_KEPT) {
-        let BaseText::Kept(version) = base.base_text(&change.path) else {
+        let BaseText::Kept(area, version) = began_from(&change.path, base) else {
             continue;
         };
         let name = name(&version, &change.path);
@@ -157,9 +156,17 @@ fn text((dir, name): (&Dir, &[u8])) -> Result<Option<Vec<u8>>> {
     Ok(is_text.then_some(text))
 }
 
+/// Where the version is from which a change began. Of what a partial commit released it is not known.
+fn began_from<'a>(path: &ResourcePath, base: &'a dyn OriginalBase) -> BaseText<'a> {
+    match base.releases() {
+        Some(one) if one.released.has(path) => BaseText::Unknown,
+        _ => base.base_text(path),
+    }
+}
+
 /// The version from which a change began.
-fn base_text(area: &Dir, path: &ResourcePath, base: &dyn OriginalBase) -> Result<Option<Vec<u8>>> {
-    let version = match base.base_text(path) {
+fn base_text(path: &ResourcePath, base: &dyn OriginalBase) -> Result<Option<Vec<u8>>> {
+    let (area, version) = match began_from(path, base) {
         BaseText::Unknown => return Ok(None),
         BaseText::In(tree) => {
             return match tree.parent(path) {
@@ -168,7 +175,7 @@ fn base_text(area: &Dir, path: &ResourcePath, base: &dyn OriginalBase) -> Result
                 Ok((dir, name)) => text((&dir, name)),
             };
         }
-        BaseText::Kept(version) => version,
+        BaseText::Kept(area, version) => (area, version),
     };
     let name = name(&version, path);
     if area.stat(BASES)?.is_none() {
@@ -189,7 +196,6 @@ fn base_text(area: &Dir, path: &ResourcePath, base: &dyn OriginalBase) -> Result
 
 /// Merges the version of the sandbox and that of the original, line by line; why that is not possible otherwise.
 pub(super) fn merge(
-    area: &Dir,
     path: &ResourcePath,
     base: &dyn OriginalBase,
     ours: (&Dir, &[u8]),
@@ -198,7 +204,7 @@ pub(super) fn merge(
     let (Some(ours), Some(theirs)) = (text(ours)?, text(theirs)?) else {
         return Ok(Err("it is no text, or too large to be merged"));
     };
-    let Some(base) = base_text(area, path, base)? else {
+    let Some(base) = base_text(path, base)? else {
         return Ok(Err(
             "it cannot be merged: no version from before both changes was kept",
         ));

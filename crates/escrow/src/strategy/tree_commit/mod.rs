@@ -52,7 +52,7 @@ mod unshare;
 use serde::Deserialize;
 
 pub(super) use apply::{apply, apply_and};
-pub(super) use conflicts::{OriginalBase, introduced, look};
+pub(super) use conflicts::{EntryAt, OriginalBase, Releases, introduced, look};
 pub(super) use finish::finish;
 pub(super) use found::{LastPreview, StageRequest, TreePreview};
 pub(super) use merge::{BaseText, hand_on_bases, keep_bases};
@@ -273,7 +273,7 @@ fn check_loose(path: &ResourcePath, fixed: bool) -> Result<()> {
 }
 
 /// In the order of their paths, each path once.
-pub(super) fn sort(conflicts: &mut Vec<Conflict>) {
+fn sort(conflicts: &mut Vec<Conflict>) {
     conflicts.sort_by(|a, b| a.path.cmp(&b.path));
     conflicts.dedup_by(|a, b| a.path == b.path);
 }
