@@ -56,40 +56,12 @@ impl Case for Document {
         }
     }
 
-    fn area(&self) -> Option<&Path> {
-        None
-    }
-
-    fn area_entries(&self) -> Plain<usize> {
-        Ok(0)
-    }
-
-    fn commit_area(&self) -> Plain<Option<PathBuf>> {
-        Ok(None)
-    }
-
-    fn clear_commit_areas(&self) -> Plain<()> {
-        Ok(())
-    }
-
     fn known(&self) -> (ResourcePath, Vec<u8>) {
         (at("known"), b"its own".to_vec())
     }
 
     fn absent(&self) -> Option<ResourcePath> {
         Some(at("absent"))
-    }
-
-    fn on_the_way(&self) -> Vec<ResourcePath> {
-        Vec::new()
-    }
-
-    fn obstacles(&self) -> Vec<ResourcePath> {
-        Vec::new()
-    }
-
-    fn ways_out(&self) -> Vec<ResourcePath> {
-        Vec::new()
     }
 
     fn fingerprint(&self) -> Plain<String> {

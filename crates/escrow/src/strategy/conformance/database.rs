@@ -94,20 +94,8 @@ impl Case for DatabaseCase {
         Target::at(ResourceId::new(&SystemIdSource), SQLITE, &self.at)
     }
 
-    fn area(&self) -> Option<&Path> {
-        Some(self.room.area())
-    }
-
-    fn area_entries(&self) -> Result<usize, String> {
-        self.room.area_entries()
-    }
-
-    fn commit_area(&self) -> Result<Option<PathBuf>, String> {
-        self.room.commit_area()
-    }
-
-    fn clear_commit_areas(&self) -> Result<(), String> {
-        self.room.clear_commit_areas()
+    fn room(&self) -> Option<&FixtureDir> {
+        Some(&self.room)
     }
 
     fn known(&self) -> (ResourcePath, Vec<u8>) {
@@ -116,10 +104,6 @@ impl Case for DatabaseCase {
 
     fn absent(&self) -> Option<ResourcePath> {
         Some(plain("notes/2"))
-    }
-
-    fn on_the_way(&self) -> Vec<ResourcePath> {
-        Vec::new()
     }
 
     fn obstacles(&self) -> Vec<ResourcePath> {

@@ -10,7 +10,7 @@ use crate::fs::{Dir, FsError, Meta, Stamp, remove};
 use crate::model::ResourcePath;
 
 /// A private directory with an area for a sandbox and one for its commit.
-pub(in crate::strategy) struct FixtureDir {
+pub struct FixtureDir {
     base: Dir,
     name: String,
     path: PathBuf,

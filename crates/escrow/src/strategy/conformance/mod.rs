@@ -19,7 +19,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 pub use database::SqliteFixture;
-pub(in crate::strategy) use fixture_dir::FixtureDir;
+pub use fixture_dir::FixtureDir;
 pub use killed::{MOMENTS, run_killed};
 pub use paths::{DirectoryFixture, FileFixture};
 
@@ -36,24 +36,42 @@ pub trait Fixture {
 pub trait Case {
     /// The original.
     fn target(&self) -> Target;
-    /// An empty private directory for the sandbox, for strategies that need one.
-    fn area(&self) -> Option<&Path>;
+    /// Where the original lies, with areas for strategies that need some.
+    fn room(&self) -> Option<&FixtureDir> {
+        None
+    }
+    /// An empty private directory for the sandbox.
+    fn area(&self) -> Option<&Path> {
+        self.room().map(FixtureDir::area)
+    }
     /// What lies in that directory.
-    fn area_entries(&self) -> Result<usize, String>;
+    fn area_entries(&self) -> Result<usize, String> {
+        self.room().map_or(Ok(0), FixtureDir::area_entries)
+    }
     /// Another empty private directory for a commit of it, on the file system of the original.
-    fn commit_area(&self) -> Result<Option<PathBuf>, String>;
+    fn commit_area(&self) -> Result<Option<PathBuf>, String> {
+        self.room().map_or(Ok(None), FixtureDir::commit_area)
+    }
     /// Removes every such directory, as is done when a commit is given up.
-    fn clear_commit_areas(&self) -> Result<(), String>;
+    fn clear_commit_areas(&self) -> Result<(), String> {
+        self.room().map_or(Ok(()), FixtureDir::clear_commit_areas)
+    }
     /// Something that is in the original, and its content.
     fn known(&self) -> (ResourcePath, Vec<u8>);
     /// Something that is not in it, and that could be written; `None` where there is room for one thing only.
     fn absent(&self) -> Option<ResourcePath>;
     /// The paths that writing `absent` creates on the way, outermost first.
-    fn on_the_way(&self) -> Vec<ResourcePath>;
+    fn on_the_way(&self) -> Vec<ResourcePath> {
+        Vec::new()
+    }
     /// Paths that exist but cannot be read or written as content.
-    fn obstacles(&self) -> Vec<ResourcePath>;
+    fn obstacles(&self) -> Vec<ResourcePath> {
+        Vec::new()
+    }
     /// Paths that would lead out of the original if they were followed.
-    fn ways_out(&self) -> Vec<ResourcePath>;
+    fn ways_out(&self) -> Vec<ResourcePath> {
+        Vec::new()
+    }
     /// Everything about the original that a strategy must leave alone, as text.
     fn fingerprint(&self) -> Result<String, String>;
     /// What users see of the original beside content, entry by entry: what a commit changes and an undo

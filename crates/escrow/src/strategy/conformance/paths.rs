@@ -184,20 +184,8 @@ impl Case for PathCase {
         }
     }
 
-    fn area(&self) -> Option<&Path> {
-        Some(self.room.area())
-    }
-
-    fn area_entries(&self) -> Result<usize, String> {
-        self.room.area_entries()
-    }
-
-    fn commit_area(&self) -> Result<Option<PathBuf>, String> {
-        self.room.commit_area()
-    }
-
-    fn clear_commit_areas(&self) -> Result<(), String> {
-        self.room.clear_commit_areas()
+    fn room(&self) -> Option<&FixtureDir> {
+        Some(&self.room)
     }
 
     fn known(&self) -> (ResourcePath, Vec<u8>) {
