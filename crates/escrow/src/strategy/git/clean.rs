@@ -18,8 +18,10 @@ use super::super::error::{Result, StrategyError};
 use super::super::{Target, unsupported};
 use super::command::{Git, GitCall};
 use super::history::path_of;
+use super::release::read_all;
 use super::repository::{Head, Repository};
 use super::seed;
+use super::trees::parts;
 use crate::fs::content::Reflinks;
 use crate::fs::place::{CopyOptions, copy_leaf};
 use crate::fs::walk::walk;
@@ -148,8 +150,7 @@ impl CleanTree<'_> {
     fn listed(&self, how: &[OsString]) -> Result<BTreeSet<Vec<u8>>> {
         let args = ["ls-files", "-z", "--others", "--ignored"];
         let said = self.call(self.checkout).args(args).args(how).run()?;
-        let paths = said.split(|&byte| byte == 0).filter(|one| !one.is_empty());
-        Ok(paths.map(<[u8]>::to_vec).collect())
+        Ok(parts(&said).map(<[u8]>::to_vec).collect())
     }
 
     /// The ignored files that come along, and what is wrong with the list of them.
@@ -230,12 +231,7 @@ impl CleanTree<'_> {
             remove::remove(self.seed, b"HEAD")?;
             return seed::write(self.seed, "HEAD", format!("{commit}\n").as_bytes());
         };
-        let (mut file, _) = self.seed.file(b"packed-refs")?;
-        let mut packed = Vec::new();
-        let read = file.read_to_end(&mut packed);
-        read.map_err(|error| StrategyError::Damaged {
-            what: error.to_string(),
-        })?;
+        let packed = read_all(self.seed.file(b"packed-refs")?.0)?;
         let own = format!(" {branch}").into_bytes();
         let lines = packed.split_inclusive(|&byte| byte == b'\n').map(|line| {
             match line

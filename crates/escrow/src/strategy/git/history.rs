@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::super::Sandbox;
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
+use super::release::read_all;
 use super::repository::{Head, Refs, is_id, line, read_refs, ref_name, subdir};
 use super::trees::{self, TreeChange};
 use crate::fs::Dir;
@@ -122,11 +123,7 @@ fn damaged(what: &str) -> StrategyError {
 impl History {
     /// Reads it.
     pub(super) fn read(sandbox: &dyn Sandbox, seed: PathBuf, user: PathBuf) -> Result<Self> {
-        let (mut file, _) = Dir::open(&seed)?.file(b"packed-refs")?;
-        let mut packed = Vec::new();
-        file.read_to_end(&mut packed)
-            .map_err(|error| damaged(&error.to_string()))?;
-        let base = read_refs(&packed)?;
+        let base = read_refs(&read_all(Dir::open(&seed)?.file(b"packed-refs")?.0)?)?;
         let mut refs = read_refs(&read_file(sandbox, b"packed-refs")?.unwrap_or_default())?;
         let roots = roots(sandbox)?;
         let (names, odd) = loose_refs(&roots)?;

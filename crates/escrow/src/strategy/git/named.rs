@@ -277,7 +277,8 @@ fn of(all: &Settings, key: &str) -> Vec<String> {
     all.get(key).cloned().unwrap_or_default()
 }
 
-fn file(dir: &Dir, name: &str) -> Result<Option<Vec<u8>>> {
+/// A file of a git directory; none if it is not there.
+pub(super) fn file(dir: &Dir, name: &str) -> Result<Option<Vec<u8>>> {
     match dir.file_path(&path_of(name.as_bytes())?) {
         Err(error) if error.is_absent() || error.leaves() => Ok(None),
         file => Ok(Some(read_all(file?.0)?)),

@@ -8,9 +8,10 @@ use std::path::Path;
 use super::super::error::Result;
 use super::GitMetadata;
 use super::command::{Git, GitCall};
-use super::history::{History, path_of};
+use super::history::{History, path_of, read_file};
 use super::index::{IndexChange, PrivateIndex, read_index, stages};
 use super::intent::conflict;
+use super::named::file;
 use super::repository::{Head, RefMove, is_id, line, path_text};
 use super::trees::{self, TreeChange, TreeEntry, parts};
 use crate::fs::{Dir, Meta, remove, state_dir};
@@ -164,7 +165,8 @@ impl Look<'_> {
 
     /// Whether a file of the git directory differs from the one it began with.
     fn is_changed(&self, name: &str) -> Result<bool> {
-        is_changed(self.private, self.history, name)
+        let now = read_file(self.private, name.as_bytes())?;
+        Ok(now != file(&Dir::open(&self.history.seed)?, name)?)
     }
 
     fn tree(&self, commit: Option<&String>) -> String {
@@ -466,17 +468,6 @@ impl Look<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether a file of the git directory differs from the one it began with.
-fn is_changed(private: &dyn Sandbox, history: &History, name: &str) -> Result<bool> {
-    let now = super::history::read_file(private, name.as_bytes())?;
-    let seed = Dir::open(&history.seed)?;
-    let before = match seed.file_path(&path_of(name.as_bytes())?) {
-        Err(error) if error.is_absent() => None,
-        file => Some(read_all(file?.0)?),
-    };
-    Ok(now != before)
 }
 
 /// Everything that can be read, up to a size that no file has that is looked at here.
