@@ -210,6 +210,15 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
             assert!(failed.contains(said), "{failed}");
         }
         cli.ok(words("rollback u --yes"));
+        // One that is removed inside, with its private git directory, is removed as git removes it: the user's git directory stays.
+        cli.ok(inside(
+            "run --plan u",
+            "git rm -qf lib; rm -rf .git/modules/lib; git commit -qm without",
+        ));
+        cli.ok(words("commit u --yes"));
+        assert_eq!(git(&app, "log --format=%s -1"), "without\n");
+        assert!(!lib.exists() && app.join(".git/modules/lib/HEAD").exists());
+        cli.ok(words("undo u --yes"));
         cli.ok(words("cleanup u --yes"));
         assert_eq!(state(&lib), before);
         assert_eq!(git(&app, "status --short"), status);

@@ -152,28 +152,26 @@ impl Module {
         super::refused(&what, why)
     }
 
-    /// The commit that its HEAD is at inside; none where it is gone.
-    fn now(&self, private: &dyn Sandbox) -> Result<Option<String>> {
+    /// Whether its HEAD is where it was, or was removed inside with its git directory: the user's stays as it is.
+    fn is_unmoved(&self, private: &dyn Sandbox) -> Result<bool> {
         let read = |name: &str| {
             let path = [self.at.as_bytes(), b"/", name.as_bytes()].concat();
             read_file(private, &path)
         };
-        let at = line(&read("HEAD")?.unwrap_or_default());
+        let Some(at) = read("HEAD")? else {
+            return Ok(true);
+        };
+        let at = line(&at);
         let Some(branch) = at.strip_prefix("ref: ") else {
-            return Ok(Some(at).filter(|id| is_id(id)));
+            return Ok(self.head.commit.as_ref() == Some(&at));
         };
         // A name that leads elsewhere is none.
         if path_of(branch.as_bytes()).is_err() {
-            return Ok(None);
+            return Ok(self.head.commit.is_none());
         }
         let loose = read(branch)?.map(|id| line(&id)).filter(|id| is_id(id));
-        match loose {
-            Some(id) => Ok(Some(id)),
-            None => {
-                let packed = read_refs(&read("packed-refs")?.unwrap_or_default())?;
-                Ok(packed.get(branch).cloned())
-            }
-        }
+        let packed = read_refs(&read("packed-refs")?.unwrap_or_default())?;
+        Ok(loose.as_ref().or(packed.get(branch)) == self.head.commit.as_ref())
     }
 }
 
@@ -187,9 +185,8 @@ pub(super) fn check(
     history: bool,
 ) -> Result<()> {
     for module in modules {
-        let now = module.now(private)?;
         let concerned = history || changes.iter().any(|one| one.path.lies_in(&module.files));
-        if concerned && now != module.head.commit {
+        if concerned && !module.is_unmoved(private)? {
             return Err(module.refused(
                 "only those of the checkout itself are released; give the submodule a plan of its own, or move its HEAD back inside \
                  (`git reset --soft`), and its files arrive uncommitted",
