@@ -1,6 +1,8 @@
 //! `escrow cleanup`: removes what a plan has on disk.
 
 use clap::Args;
+use escrow::Plan;
+use escrow::model::Detail;
 use serde_json::{Value, json};
 
 use super::show;
@@ -24,6 +26,12 @@ pub(crate) struct CleanupArgs {
 impl CleanupArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref(), ui)?;
+        let unreleased = unreleased(context, &plan);
+        for one in &unreleased {
+            ui.say(&format!(
+                "not released, and removed with the sandbox: {one}"
+            ));
+        }
         let question = format!(
             "Delete the sandboxes of plan {} with all changes in them?",
             plan.name
@@ -37,7 +45,10 @@ impl CleanupArgs {
                 .iter()
                 .map(|one| json!({"resource": one.resource, "area": show::location(&one.area)}))
                 .collect();
-            ui.document(&json!({"plan": plan.name, "state": "cleaned_up", "removed": removed}));
+            ui.document(
+                &json!({"plan": plan.name, "state": "cleaned_up", "removed": removed,
+                "unreleased": unreleased}),
+            );
             return Ok(());
         }
         ui.news(&format!(
@@ -50,4 +61,29 @@ impl CleanupArgs {
         }
         Ok(())
     }
+}
+
+/// What the sandboxes hold that was never released, a line for each. What cannot be looked at, or may not be, is removed
+/// all the same.
+fn unreleased(context: &Context, plan: &Plan) -> Vec<String> {
+    let found = context.manager.quick_diff(plan);
+    let found = found.map_or_else(|_| Vec::new(), |found| found.resources);
+    let mut lines = Vec::new();
+    for one in found.iter().filter(|one| !one.diff.is_empty()) {
+        let mut line = format!("{}: {}", one.view.resource.name, show::sum(&one.diff));
+        for change in &one.diff.changes {
+            if let Detail::Opaque { detail } = &change.detail
+                && let Some(commits @ [last, ..]) = detail["commits"].as_array().map(Vec::as_slice)
+            {
+                let commits = count(commits.len() as u64, "commit", "commits");
+                let subject = last["subject"].as_str().unwrap_or_default();
+                line.push_str(&format!(
+                    "; {}: {commits}, the last '{subject}'",
+                    change.path
+                ));
+            }
+        }
+        lines.push(line);
+    }
+    lines
 }

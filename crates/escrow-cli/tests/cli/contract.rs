@@ -68,7 +68,7 @@ fn documents_have_these_fields() {
     assert_eq!(keys(&rolled), "plan resources success");
     assert_eq!(keys(&rolled["resources"][0]), "message resource");
     let cleaned = json(&cli, "cleanup try");
-    assert_eq!(keys(&cleaned), "plan removed state");
+    assert_eq!(keys(&cleaned), "plan removed state unreleased");
     assert_eq!(keys(&json(&cli, "completions bash")), "script shell");
     assert_eq!(keys(&json(&cli, "man diff")), "name page");
 }

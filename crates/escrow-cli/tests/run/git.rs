@@ -195,7 +195,11 @@ fn checkpoints_and_forks_hold_files_index_references_and_stash() {
     cli.ok(words(&format!("commit f --yes --expect {digest}")));
     assert!(git(&app, "log --format=%s").starts_with("c3\nc2\nc1\n"));
     assert_eq!(git(&app, "symbolic-ref HEAD"), "refs/heads/main\n");
-    cli.ok(words("cleanup t --yes"));
+    // What goes with the sandbox and was never released is named.
+    let said = cli.run(words("cleanup t --yes")).stderr_text();
+    let named = "removed with the sandbox: app: ";
+    assert!(said.contains(named), "{said}");
+    assert!(said.contains("main: 1 commit, the last 'c1'"), "{said}");
     assert_sound(&app);
 }
 
