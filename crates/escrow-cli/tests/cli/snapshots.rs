@@ -482,7 +482,20 @@ fn costs(files: usize) -> Option<[usize; 3]> {
         "checkpoint create p -m A",
         "restore p A",
     ];
-    Some(lines.map(|line| working(&cli.trace(line))))
+    let costs = lines.map(|line| working(&cli.trace(line)));
+    // A diff opens no file that was not touched.
+    put(cli, "p original new", "new\n");
+    let diff = cli.trace("diff p --name-status");
+    let opened = diff.file_opens_below(scene.world.path());
+    let of_a_tree = |line: &&String| {
+        ["base", "work"].map(|tree| line.contains(&format!("/{tree}/"))) != [false; 2]
+    };
+    let opened: Vec<_> = opened.iter().filter(of_a_tree).collect();
+    assert!(
+        opened.iter().all(|line| line.contains("/new")),
+        "{opened:?}"
+    );
+    Some(costs)
 }
 
 #[test]
