@@ -52,11 +52,12 @@ modules=(
     ensurepip:python3-venv
 )
 
-# packages of PyPI for the S3 server of the tests, in an environment of their own where Python does not have them
+# packages of PyPI for the S3 server of the tests, and for gix as a library, in an environment of their own where Python does not
+# have them
 s3_python=target/s3-python
-s3_packages=("boto3>=1.36,<2" "moto[s3]>=5.1,<6" flask flask-cors)
+s3_packages=("boto3>=1.36,<2" "moto[s3]>=5.1,<6" flask flask-cors "gitoxide>=0.4,<0.5")
 has_s3() {
-    "$1" -c 'import boto3, moto.moto_server.werkzeug_app' 2>/dev/null
+    "$1" -c 'import boto3, moto.moto_server.werkzeug_app, gitoxide' 2>/dev/null
 }
 
 # Sets `missing` (commands) and `packages` (what to install for them).
@@ -110,7 +111,7 @@ if ! has_s3 python3 && ! has_s3 "$s3_python/bin/python3"; then
     echo "install-deps: installing into $s3_python: ${s3_packages[*]}"
     /usr/bin/python3 -m venv "$s3_python"
     "$s3_python/bin/pip" install --quiet --disable-pip-version-check --no-compile "${s3_packages[@]}"
-    has_s3 "$s3_python/bin/python3" || fail "the S3 server of the tests cannot be loaded after the installation"
+    has_s3 "$s3_python/bin/python3" || fail "they cannot be loaded after the installation"
 fi
 
 # The version the workspace asks for, so that it is written down once.

@@ -134,6 +134,36 @@ git log --format=%s -2; git fsck"#,
     );
 }
 
+#[test]
+fn a_library_in_rust_sees_the_private_history() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let places = [
+        PathBuf::from("/usr/bin/python3"),
+        root.join("target/s3-python/bin/python3"),
+    ];
+    let has = |python: &PathBuf| {
+        let asked = Command::new(python)
+            .args(["-c", "import gitoxide"])
+            .output();
+        asked.is_ok_and(|output| output.status.success())
+    };
+    let Some(python) = places.into_iter().find(has) else {
+        skip("gitoxide, the binding of gix, is not installed");
+        return;
+    };
+    same_as_native(&format!(
+        r#"echo by git > new; git add new; git commit -qm new; git branch own HEAD~1; git pack-refs --all; git gc -q; git tag late
+{} - <<'PY'
+import gitoxide
+repo = gitoxide.open('.')
+print(repo.head_name, repo.head_id, sorted(repo.branches()), sorted(repo.tags()))
+print(repo.rev_parse('main~3'), repo.read_blob('HEAD:new'), repo.read_blob('own:large')[:9])
+print([one.id for one in repo.commits('main')])
+PY"#,
+        python.display()
+    ));
+}
+
 // rule G4
 #[test]
 fn names_and_contents_that_are_odd_arrive_as_they_are() {
