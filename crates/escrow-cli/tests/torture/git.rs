@@ -8,8 +8,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
+use crate::errors::{EACCES, EIO};
 use crate::power::{on_each, word};
 use crate::sweep::{each_here, spread, thin};
+use crate::unlinks::UNLINKS;
 use crate::*;
 
 /// What is interrupted, and what was done before.
@@ -394,6 +396,8 @@ struct GitPoint {
     mixed: bool,
     n: u64,
     fault: Fault,
+    /// The calls that count; all where there is none.
+    only: Option<&'static [&'static str]>,
 }
 
 impl GitPoint {
@@ -413,7 +417,7 @@ impl Trial for GitPoint {
         let done = catch_unwind(AssertUnwindSafe(|| {
             let world = GitWorld::new(self.mixed);
             world.lead_up(self.verb);
-            let stepper = world.cli.stepper(self.verb.line(self.mixed));
+            let stepper = stepper(&world, self.verb, self.only);
             let run = stepper.fault(self.n, self.fault);
             verdict.hit.clone_from(&run.hit);
             let status = run.outcome.status;
@@ -436,24 +440,33 @@ impl Trial for GitPoint {
     }
 }
 
-/// How many calls a verb makes.
-fn calls(verb: GitVerb, mixed: bool) -> u64 {
-    let world = GitWorld::new(mixed);
-    world.lead_up(verb);
-    sweep::calls(world.cli.stepper(verb.line(mixed)), verb.line(mixed))
+fn stepper(world: &GitWorld, verb: GitVerb, only: Option<&'static [&'static str]>) -> Stepper {
+    let stepper = world.cli.stepper(verb.line(world.mixed));
+    match only {
+        Some(names) => stepper.only(names),
+        None => stepper,
+    }
 }
 
-/// Every point of these verbs with these faults.
-fn points(faults: &[Fault], verbs: &[GitVerb], mixes: &[bool]) -> Vec<GitPoint> {
+/// Every point of these verbs with these faults, at calls of these names.
+fn points(
+    faults: &[Fault],
+    only: Option<&'static [&'static str]>,
+    mixes: &[bool],
+) -> Vec<GitPoint> {
     let mut all = Vec::new();
     for &mixed in mixes {
-        for &verb in verbs {
-            for n in 1..=calls(verb, mixed) {
+        for verb in GitVerb::ALL {
+            let world = GitWorld::new(mixed);
+            world.lead_up(verb);
+            let calls = sweep::calls(stepper(&world, verb, only), verb.line(mixed));
+            for n in 1..=calls {
                 let of = |&fault: &Fault| GitPoint {
                     verb,
                     mixed,
                     n,
                     fault,
+                    only,
                 };
                 all.extend(faults.iter().map(of));
             }
@@ -472,11 +485,10 @@ fn mixes(form: Form) -> &'static [bool] {
 
 /// Kills at every call.
 pub(crate) fn kills(form: Form) -> Figures {
-    form.run(points(&[Fault::Kill], &GitVerb::ALL, mixes(form)), 30)
+    form.run(points(&[Fault::Kill], None, mixes(form)), 30)
 }
 
 const ENOSPC: i32 = 28;
-const EIO: i32 = 5;
 const EROFS: i32 = 30;
 const EMFILE: i32 = 24;
 const EINTR: i32 = 4;
@@ -491,7 +503,13 @@ pub(crate) fn errors(form: Form) -> Figures {
             Fault::Once(EINTR),
         ]);
     }
-    form.run(points(&faults, &GitVerb::ALL, mixes(form)), 16)
+    form.run(points(&faults, None, mixes(form)), 16)
+}
+
+/// Every removal fails once: git itself leaves a lock then.
+pub(crate) fn removals(form: Form) -> Figures {
+    let faults = [Fault::Once(EIO), Fault::Once(EACCES)];
+    form.run(points(&faults, Some(UNLINKS), mixes(form)), 8)
 }
 
 /// Power cuts; none where there is no root.

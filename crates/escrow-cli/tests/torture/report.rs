@@ -34,7 +34,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 31] = [
+const SWEEPS: [Sweep; 32] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -147,6 +147,12 @@ const SWEEPS: [Sweep; 31] = [
         "every call, 5 errors",
         4,
         git::errors,
+    ),
+    (
+        "git checkouts, alone and with a directory: every verb with removals that fail",
+        "every removal",
+        3,
+        git::removals,
     ),
     (
         "git checkouts with power cuts on ext4, XFS, Btrfs",

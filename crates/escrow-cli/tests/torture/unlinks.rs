@@ -15,7 +15,7 @@ use crate::sweep;
 use crate::*;
 
 /// The calls that remove something.
-const UNLINKS: &[&str] = &["unlink", "unlinkat", "rmdir"];
+pub(crate) const UNLINKS: &[&str] = &["unlink", "unlinkat", "rmdir"];
 
 /// What is done between the commit and the undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
