@@ -59,7 +59,9 @@ impl Strategy for SmallCopy {
     fn outcome(&self, intent: &Intent) -> Result<Outcome> { self.copies.outcome(intent) }
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> { self.copies.check_undo(intent) }
     fn finish(&self, intent: Intent) -> Result<FinishedCommit> { self.copies.finish(intent) }
-    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> { self.copies.cleanup(sandbox, target) }
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target, area: Option<&Path>) -> Result<()> {
+        self.copies.cleanup(sandbox, target, area)
+    }
 }
 
 /// The strategies that come with the engine, and this one.

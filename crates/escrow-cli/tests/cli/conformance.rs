@@ -11,18 +11,18 @@ const STRATEGIES: [&str; 5] = [
     "none",
 ];
 
-/// Asks every strategy for its contract with originals and areas below `base`.
-fn keep_their_contract(base: &Path) {
+/// Asks strategies for their contract with originals and areas below `base`.
+fn keep_their_contract(base: &Path, strategies: &[&str]) {
     let ask = |world: &World, cli: &Cli, who: &str| {
         let cli = cli.clone().env("ESCROW_HOME", world.home());
-        for strategy in STRATEGIES {
+        for strategy in strategies {
             let report = json(&cli, &format!("strategy check {strategy}"));
             let checks = list(&report["checks"]);
             let names = checks.iter().filter_map(|check| check["name"].as_str());
             let (files, directories): (Vec<&str>, Vec<&str>) =
                 names.partition(|name| name.starts_with("one file: "));
             assert!(directories.len() >= 29, "{who}: {report}");
-            let files_too = !["overlay", "git_worktree"].contains(&strategy);
+            let files_too = !["overlay", "git_worktree"].contains(strategy);
             assert_eq!(!files.is_empty(), files_too, "{who}: {report}");
             for names in [directories, files]
                 .iter()
@@ -54,13 +54,27 @@ fn on(kind: Fs) {
     let Some(fs) = LoopFs::new(kind, 64) else {
         return;
     };
-    keep_their_contract(fs.path());
+    keep_their_contract(fs.path(), &STRATEGIES);
 }
 
 // rule P1, P6, S8, T1
 #[test]
 fn strategies_keep_their_contract_here() {
-    keep_their_contract(&std::env::temp_dir());
+    keep_their_contract(&std::env::temp_dir(), &STRATEGIES);
+}
+
+/// Where no layer can be had, a private history is kept over a copy.
+#[test]
+fn a_history_over_a_copy_keeps_the_contract() {
+    if !require_root("a mount") {
+        return;
+    }
+    let world = World::new();
+    let base = world.dir("ram");
+    let ram = Mounted::new(["-t", "ramfs", "ramfs"], &base);
+    fs::set_permissions(&base, PermissionsExt::from_mode(0o777)).expect("it is ours");
+    keep_their_contract(&base, &["git_worktree"]);
+    drop(ram);
 }
 
 #[test]

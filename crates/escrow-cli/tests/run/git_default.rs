@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use escrow_testkit::{Cli, World};
+use escrow_testkit::{Cli, Mounted, World};
 
 use crate::git::{assert_sound, git, signature, world};
 use crate::{as_user_too, binary, inside, json, read, sh, words};
@@ -110,4 +110,73 @@ fn without_git_a_checkout_is_a_directory_and_says_so() {
         read(Path::new(&app).join(".git/HEAD")),
         "ref: refs/heads/main\n"
     );
+}
+
+/// A file system without extended attributes holds no layers.
+// rule G1, R1
+#[test]
+fn where_no_layer_can_be_had_the_private_history_lies_over_a_copy() {
+    if !escrow_testkit::skip::require_root("a mount") {
+        return;
+    }
+    for user in [false, true] {
+        let outer = world();
+        let ram = Mounted::new(["-t", "ramfs", "ramfs"], &outer.dir("ram"));
+        sh(outer.path(), "chmod 777 ram");
+        let world = World::under(&outer.path().join("ram"));
+        let (mut cli, app) = (untold(&world), world.path().join("app"));
+        if user {
+            world.chown_to_user();
+            cli = cli.user();
+        }
+        let git = |line: &str| sh(&app, &format!("git -c safe.directory='*' {line}"));
+        let made = json(&cli, "plan create t -r .");
+        assert_eq!(made["sandboxes"][0]["strategy"], "git_worktree", "{made}");
+        assert!(made.to_string().contains("it is copied"), "{made}");
+        let inside = |plan: &str, script: &str| {
+            cli.ok(inside(
+                &format!("run --plan {plan}"),
+                &format!("set -e; {script}"),
+            ))
+        };
+        let state = "git log --format=%s; git status --short; git branch --format='%(refname)'";
+        inside(
+            "t",
+            "echo x >> src/a; git commit -qam one; echo loose > loose; git gc -q",
+        );
+        let here = inside("t", state);
+        cli.ok(words("checkpoint create t -m here"));
+        inside("t", "git reset -q --hard HEAD~1; git checkout -q -b side");
+        let side = inside("t", state);
+        cli.ok(words("plan fork t f"));
+        cli.ok(words("restore t here"));
+        assert_eq!(inside("t", state), here);
+        assert_eq!(inside("f", state), side);
+        // Both sides commit, and are merged.
+        sh(
+            &app,
+            "git -c safe.directory='*' commit -q --allow-empty -m user; chown -R --reference=. .",
+        );
+        cli.ok(words("commit t --yes -m merged"));
+        assert_eq!(
+            git("log --format=%s --first-parent"),
+            "merged\nuser\nfirst\n"
+        );
+        assert_eq!(git("status --short"), "?? loose\n");
+        cli.ok(words("undo t --yes"));
+        assert_eq!(git("log --format=%s"), "user\nfirst\n");
+        assert_eq!(git("status --short"), "");
+        cli.ok(words("rollback f --yes"));
+        assert_eq!(inside("f", state), "first\nrefs/heads/main\n");
+        for plan in ["t", "f"] {
+            cli.ok(words(&format!("cleanup {plan} --yes")));
+        }
+        assert_eq!(
+            git("for-each-ref --format='%(refname)'"),
+            "refs/heads/main\n"
+        );
+        assert_eq!(git("fsck --strict"), "");
+        assert_eq!(sh(&app, "find .git -name '*.lock' -o -name 'tmp_*'"), "");
+        drop(ram);
+    }
 }

@@ -1,6 +1,8 @@
 //! What the user does between the steps of a commit that was killed: it is kept, and the recovery comes to an end.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use escrow_testkit::Cli;
 use escrow_testkit::stepper::{Fault, require_stepper};
@@ -107,4 +109,100 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
             "git reset -q --hard HEAD^^; git reflog expire --expire=all --all; git gc -q --prune=now",
         );
     }
+}
+
+/// Which of the calls of a run is about this path, counted from 1.
+fn step(run: &escrow_testkit::stepper::Run, end: &str) -> u64 {
+    let ends = |path: &Option<std::path::PathBuf>| {
+        path.as_ref()
+            .is_some_and(|path| path.to_string_lossy().ends_with(end))
+    };
+    let mut steps = run.steps.iter();
+    let at = steps.position(|step| ends(&step.path) || ends(&step.to));
+    at.unwrap_or_else(|| panic!("no call is about {end}")) as u64 + 1
+}
+
+// rules S5, G1
+#[test]
+fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
+    if !require_stepper() {
+        return;
+    }
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let work = || {
+        cli.ok(words("plan create t -r app"));
+        cli.ok(inside(
+            "run --plan t",
+            "echo x >> src/a; git commit -qm x src/a",
+        ));
+        cli.stepper("commit t --yes").only(RENAMES)
+    };
+    let n = step(&work().record().run(), "refs/heads/main.lock");
+    cli.ok(words("undo t --yes"));
+    cli.ok(words("cleanup t --yes"));
+    work().fault(n, Fault::Kill);
+    // The user removed the locks of the dead process; now another git has them, and takes its time.
+    sh(&app, "rm .git/refs/heads/main.lock .git/HEAD.lock");
+    let mut living = Command::new("git")
+        .args(["update-ref", "--stdin"])
+        .current_dir(&app)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("there is a git");
+    let mut to = living.stdin.take().expect("a pipe");
+    let head = git(&app, "rev-parse HEAD");
+    let asked = format!(
+        "start\nupdate refs/heads/main {0} {0}\nprepare\n",
+        head.trim()
+    );
+    to.write_all(asked.as_bytes()).expect("git reads");
+    let mut said = BufReader::new(living.stdout.take().expect("a pipe")).lines();
+    while said.next().expect("it answers").expect("text") != "prepare: ok" {}
+    let said = cli.ok(words("recover"));
+    assert!(
+        said.contains("rolled back") && said.contains(".lock"),
+        "{said}"
+    );
+    for lock in [".git/refs/heads/main.lock", ".git/HEAD.lock"] {
+        assert!(
+            app.join(lock).exists(),
+            "{lock} was taken from a living git"
+        );
+    }
+    drop(to);
+    living.wait().expect("a child");
+    assert_eq!(git(&app, "log --format=%s -1"), "first\n");
+    // Locks that the dead process left itself are removed.
+    cli.ok(words("cleanup t --yes"));
+    work().fault(n, Fault::Kill);
+    assert!(app.join(".git/refs/heads/main.lock").exists());
+    cli.ok(words("recover"));
+    assert_eq!(git(&app, "log --format=%s -1"), "x\n");
+    cli.ok(words("undo t --yes"));
+    cli.ok(words("cleanup t --yes"));
+    assert_sound(&app);
+}
+
+// rule P6
+#[test]
+fn a_creation_that_was_killed_and_its_removal_killed_too_leave_no_lock() {
+    if !require_stepper() {
+        return;
+    }
+    const UNLINKS: &[&str] = &["unlink", "unlinkat"];
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let create = || cli.stepper("plan create t -r app").only(RENAMES);
+    let recover = || cli.stepper("recover").only(UNLINKS);
+    let used = step(&create().record().run(), "/used");
+    cli.ok(words("cleanup t --yes"));
+    create().fault(used, Fault::Kill);
+    let lock = step(&recover().record().run(), "packed-refs.lock");
+    create().fault(used, Fault::Kill);
+    recover().fault(lock, Fault::Kill);
+    assert!(app.join(".git/packed-refs.lock").exists());
+    cli.ok(words("recover"));
+    assert_sound(&app);
 }

@@ -144,7 +144,8 @@ impl Execution<'_> {
     /// Removes a sandbox; if that succeeds, no inode is shared with the original.
     pub(super) fn release(&self, member: &Member) -> Result<()> {
         let (reference, sandbox) = (&member.sandbox.reference, &member.sandbox);
-        member.call(|strategy| strategy.cleanup(reference, &member.target))?;
+        let area = Some(sandbox.area.as_path());
+        member.call(|strategy| strategy.cleanup(reference, &member.target, area))?;
         match shared_layers::is_needed(&self.engine, &sandbox.area, sandbox.id)? {
             true => Ok(()),
             false => Ok(workspace::remove(sandbox.area.as_path())?),

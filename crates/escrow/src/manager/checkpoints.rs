@@ -482,7 +482,7 @@ impl Manager {
     fn check_whole(&self, view: &SandboxView) -> Result<()> {
         let reference = &view.sandbox.reference;
         let strategy = self.registry_of(reference.plan_id)?.of(reference)?;
-        let frozen = strategy.capabilities().base == Base::Frozen;
+        let frozen = strategy.capabilities_of(reference).base == Base::Frozen;
         match frozen && !standing_parts(&self.store, &view.sandbox)?.is_empty() {
             true => Err(Error::from(StrategyError::Unsupported {
                 strategy: strategy.name().to_owned(),

@@ -170,7 +170,7 @@ impl Manager {
 
     /// Removes what a sandbox has outside its area.
     pub(super) fn forget_outside(&self, sandbox: &SandboxRecord, of: &Resource) -> Result<()> {
-        let reference = &sandbox.reference;
+        let (reference, area) = (&sandbox.reference, Some(sandbox.area.as_path()));
         let plan = reference.plan_id;
         let target = self.target(plan, of, &reference.strategy_name)?;
         let registry = self.registry_of(plan)?;
@@ -178,11 +178,11 @@ impl Manager {
             // It was never finished, and no process knows by which strategy it was begun.
             let kind = self.settings().types.named(&of.kind);
             for one in registry.may_have_begun(&reference.strategy_name, kind) {
-                one.ready()?.cleanup(reference, &target)?;
+                one.ready()?.cleanup(reference, &target, area)?;
             }
             return Ok(());
         }
-        Ok(registry.of(reference)?.cleanup(reference, &target)?)
+        Ok(registry.of(reference)?.cleanup(reference, &target, area)?)
     }
 
     /// Removes one sandbox of a plan that is over.

@@ -102,7 +102,7 @@ impl Strategy for Alias {
         self.of.finish(intent)
     }
 
-    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
-        self.of.cleanup(&self.inner(sandbox), target)
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target, area: Option<&Path>) -> Result<()> {
+        self.of.cleanup(&self.inner(sandbox), target, area)
     }
 }

@@ -518,12 +518,12 @@ pub trait Strategy: Send + Sync {
     fn finish(&self, intent: Intent) -> Result<FinishedCommit>;
 
     /// Removes everything the sandbox has outside its area directory; the area itself is
-    /// the caller's.
+    /// the caller's, and is gone where that was removed before.
     ///
     /// *Guarantees:* the original is untouched. *Idempotent:* yes, from every state, also after a
     /// half-made [`create`](Self::create), of which only plan and resource are known: then there is no metadata, and every
     /// strategy is asked that may have begun it.
-    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()>;
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target, area: Option<&Path>) -> Result<()>;
 }
 
 /// An open session with one sandbox.

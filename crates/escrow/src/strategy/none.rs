@@ -115,7 +115,7 @@ impl Strategy for NoIsolation {
         Ok(FinishedCommit { intent, notes })
     }
 
-    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
+    fn cleanup(&self, _: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {
         // Everything lies in the area.
         Ok(())
     }

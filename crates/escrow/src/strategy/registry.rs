@@ -145,7 +145,8 @@ impl Registry {
         let reflinks: Arc<dyn Strategy> = Arc::new(copy_on_write::CopyOnWrite::new(&moves));
         let full: Arc<dyn Strategy> = Arc::new(filesystem_copy::FilesystemCopy::new(&moves));
         let layers: Arc<dyn Strategy> = Arc::new(TreeStrategy::<Overlay>::new(&moves));
-        let checkout = git::GitWorktree::new(Arc::clone(&layers));
+        let below = [&layers, &reflinks, &full].map(Arc::clone);
+        let checkout = git::GitWorktree::new(below.to_vec());
         let snapshots = TreeStrategy::<Subvolume>::new(&moves);
         let host = postgres::SharedHost::default();
         let held = postgres::HeldTransaction::new(Arc::clone(&host));

@@ -159,7 +159,7 @@ where
         Ok(finished)
     }
 
-    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
+    fn cleanup(&self, _: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {
         // Everything lies in the area, with which its subvolumes go, and nothing was ever mounted.
         Ok(())
     }

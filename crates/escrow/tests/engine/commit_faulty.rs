@@ -393,8 +393,8 @@ impl Strategy for Faulty {
         self.0.trip(&sandbox, Verb::Finish, work, || {})
     }
 
-    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
-        let work = || self.0.inner.cleanup(sandbox, target);
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target, area: Option<&Path>) -> Result<()> {
+        let work = || self.0.inner.cleanup(sandbox, target, area);
         self.0.trip(sandbox, Verb::Cleanup, work, || {})
     }
 }

@@ -280,8 +280,8 @@ impl Strategy for Wrong {
         }
     }
 
-    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
-        self.0.inner.cleanup(sandbox, target)
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target, area: Option<&Path>) -> Result<()> {
+        self.0.inner.cleanup(sandbox, target, area)
     }
 }
 

@@ -156,7 +156,7 @@ impl Strategy for Seeing {
         nothing()
     }
 
-    fn cleanup(&self, _: &SandboxRef, _: &Target) -> Result<()> {
+    fn cleanup(&self, _: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {
         nothing()
     }
 }

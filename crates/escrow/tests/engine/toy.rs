@@ -161,7 +161,7 @@ impl Strategy for Toy {
         Ok(FinishedCommit { intent, notes })
     }
 
-    fn cleanup(&self, sandbox: &SandboxRef, _: &Target) -> Result<()> {
+    fn cleanup(&self, sandbox: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {
         if sandbox.metadata.is_null() {
             return Ok(());
         }

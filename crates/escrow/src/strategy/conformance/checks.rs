@@ -637,7 +637,10 @@ fn cleanup(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let it = Subject::made(strategy, case)?;
     let before = case.fingerprint()?;
     for _ in 0..2 {
-        must("cleanup", strategy.cleanup(&it.sandbox, &case.target()))?;
+        must(
+            "cleanup",
+            strategy.cleanup(&it.sandbox, &case.target(), None),
+        )?;
     }
     unchanged(case, &before)
 }

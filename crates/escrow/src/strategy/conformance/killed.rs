@@ -230,10 +230,10 @@ fn cleanup(strategy: &dyn Strategy, case: &dyn Case, kill: &dyn Fn()) -> CheckOu
     let it = Subject::worked_in(strategy, case)?;
     let before = case.fingerprint()?;
     kill();
-    ignore(strategy.cleanup(&it.sandbox, &case.target()));
+    ignore(strategy.cleanup(&it.sandbox, &case.target(), None));
     must(
         "cleanup again",
-        strategy.cleanup(&it.sandbox, &case.target()),
+        strategy.cleanup(&it.sandbox, &case.target(), None),
     )?;
     unchanged(case, &before)
 }

@@ -231,7 +231,7 @@ impl GitIntent {
     /// Moves the references to where the release has them.
     fn move_refs(&self, git: &Git) -> Result<()> {
         let area = self.area()?;
-        let begun = self.repository.clear_locks(self.names(), &area)?;
+        let begun = self.repository.clear_locks(git, self.names(), &area)?;
         let values = self.values(git)?;
         let mut moves = Vec::new();
         for one in &self.release.moves {
@@ -263,7 +263,7 @@ impl GitIntent {
     /// Moves the references back that are where the release put them. Returns those that another process moved on.
     fn move_back(&self, git: &Git) -> Result<Vec<(ResourcePath, Location)>> {
         let area = self.area()?;
-        let begun = self.repository.clear_locks(self.names(), &area)?;
+        let begun = self.repository.clear_locks(git, self.names(), &area)?;
         let values = self.values(git)?;
         let (mut moves, mut kept) = (Vec::new(), Vec::new());
         for one in &self.release.moves {

@@ -50,8 +50,8 @@ use super::error::{Result, StrategyError};
 use super::overlay::onto;
 use super::tree;
 use super::{
-    Capabilities, CreateRequest, Created, FinishedCommit, Intent, LiveView, Outcome, Probe,
-    Remember, RollbackReport, Sandbox, Session, Snapshot, Strategy, Target, TargetLocation,
+    Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, LiveView, Outcome,
+    Probe, Remember, RollbackReport, Sandbox, Session, Snapshot, Strategy, Target, TargetLocation,
     unsupported,
 };
 use crate::event::Observer;
@@ -66,9 +66,9 @@ const FILES: &str = "files";
 const GIT: &str = "git";
 const GIT_DIR: &[u8] = b".git";
 
-/// The strategy, over one for directories.
+/// The strategy, over those for directories: layers first, then copies for where layers cannot be had.
 pub(super) struct GitWorktree {
-    below: Arc<dyn Strategy>,
+    below: Vec<Arc<dyn Strategy>>,
     git: OnceLock<std::result::Result<Git, String>>,
 }
 
@@ -105,6 +105,22 @@ struct Both<T> {
 struct CommitIntent {
     files: Intent,
     repository: Option<GitIntent>,
+    /// The strategy of both.
+    #[serde(default = "layers")]
+    below: String,
+}
+
+/// A return of both to a snapshot.
+#[derive(Serialize, Deserialize)]
+struct RestoreIntent {
+    #[serde(flatten)]
+    both: Both<Intent>,
+    #[serde(default = "layers")]
+    below: String,
+}
+
+fn layers() -> String {
+    "overlay".to_owned()
 }
 
 fn refused(what: &str, why: &str) -> StrategyError {
@@ -119,14 +135,14 @@ fn git_dir() -> ResourcePath {
     ResourcePath::root().join(GIT_DIR)
 }
 
-fn both<T: for<'de> Deserialize<'de>>(stored: &serde_json::Value) -> Result<Both<T>> {
+fn parse<T: for<'de> Deserialize<'de>>(stored: &serde_json::Value) -> Result<T> {
     serde_json::from_value(stored.clone()).map_err(|error| StrategyError::Damaged {
         what: format!("what it stored cannot be read ({error})"),
     })
 }
 
 impl GitWorktree {
-    pub(super) fn new(below: Arc<dyn Strategy>) -> Self {
+    pub(super) fn new(below: Vec<Arc<dyn Strategy>>) -> Self {
         Self {
             below,
             git: OnceLock::new(),
@@ -139,6 +155,42 @@ impl GitWorktree {
             what: "be started".to_owned(),
             said: why.clone(),
         })
+    }
+
+    /// The strategy of this name below.
+    fn below(&self, name: &str) -> Result<&dyn Strategy> {
+        let found = self.below.iter().find(|one| one.name() == name);
+        found
+            .map(AsRef::as_ref)
+            .ok_or_else(|| StrategyError::Damaged {
+                what: format!("it was made by '{name}', which is not known"),
+            })
+    }
+
+    /// The first strategy that works below for this checkout, and what it answered; else what the first one answered.
+    fn choose(&self, target: &Target, area: Option<&Path>) -> (Option<&dyn Strategy>, Probe) {
+        let mut first: Option<Probe> = None;
+        for one in &self.below {
+            let mut answer = one.probe(target, area);
+            if answer.works {
+                let own = "a git checkout, with a git directory of its own";
+                answer.reason = match first {
+                    None => own.to_owned(),
+                    Some(layers) => format!("{own}; it is copied: {}", layers.reason),
+                };
+                return (Some(one.as_ref()), answer);
+            }
+            // Of a clean tree, and of a git directory that lies elsewhere, no copy is made.
+            let at = target.path().and_then(|at| Dir::open(at).ok());
+            let meta = at.and_then(|at| at.stat(GIT_DIR).ok().flatten());
+            let copies = meta.is_some_and(|meta| meta.is_dir());
+            if !copies || !matches!(clean::wanted(target), Ok(None)) {
+                return (None, answer);
+            }
+            first.get_or_insert(answer);
+        }
+        let none = || Probe::no("nothing works below");
+        (None, first.unwrap_or_else(none))
     }
 
     fn open_both(
@@ -159,9 +211,11 @@ impl GitWorktree {
             }),
             other => other.clone(),
         };
+        let below = self.below(&sandbox.files.strategy_name)?;
         Ok(GitSession {
-            files: self.below.open(&sandbox.files, session, &released)?,
-            private: self.below.open(&sandbox.git, inner, &[])?,
+            live: matches!(session, Session::Live(_)),
+            files: below.open(&sandbox.files, session, &released)?,
+            private: below.open(&sandbox.git, inner, &[])?,
             program: self.git()?.clone(),
             sandbox,
             found: RefCell::default(),
@@ -172,6 +226,10 @@ impl GitWorktree {
         let git = self.git()?;
         let options = GitOptions::read(&request.target.options)?;
         let repository = Repository::of(git, at)?;
+        let (below, why) = match self.choose(request.target, request.area) {
+            (Some(below), answer) => (below, answer.reason),
+            (None, answer) => return Err(refused("keep a private history here", &answer.reason)),
+        };
         for name in [SEED, TREE, FILES.as_bytes(), GIT.as_bytes()] {
             remove::remove(area, name)?;
             area.make_dir(name, 0o700)?;
@@ -196,7 +254,7 @@ impl GitWorktree {
             target.location = TargetLocation::Path(Location::from(tree.path()));
         }
         let made = |target: &Target, name: &str| {
-            self.below.create(&CreateRequest {
+            below.create(&CreateRequest {
                 target,
                 area: Some(&area.path().join(name)),
                 ..*request
@@ -225,6 +283,11 @@ impl GitWorktree {
             modules,
         };
         warnings.extend(files.warnings);
+        let copied = self
+            .below
+            .first()
+            .is_some_and(|one| one.name() != below.name());
+        warnings.extend(copied.then_some(why));
         let what = match base {
             Some(name) => format!("a clean tree of {}", escape(name.as_bytes())),
             None => "the files as they lie".to_owned(),
@@ -278,11 +341,12 @@ impl GitWorktree {
         let Some((from, snapshot)) = request.from else {
             return Err(refused("fork", "there is nothing to begin with"));
         };
-        let (other, snapshot) = (metadata(from)?, both::<Snapshot>(&snapshot.0)?);
+        let (other, snapshot) = (metadata(from)?, parse::<Both<Snapshot>>(&snapshot.0)?);
+        let below = self.below(&other.files.strategy_name)?;
         let made = |from: &SandboxRef, snapshot: &Snapshot, name: &str| {
             remove::remove(area, name.as_bytes())?;
             area.make_dir(name.as_bytes(), 0o700)?;
-            self.below.create(&CreateRequest {
+            below.create(&CreateRequest {
                 area: Some(&area.path().join(name)),
                 from: Some((from, snapshot)),
                 ..*request
@@ -329,15 +393,16 @@ fn commit_intent(intent: &Intent) -> Result<Option<CommitIntent>> {
     if intent.0.get("repository").is_none() {
         return Ok(None);
     }
-    let read = serde_json::from_value(intent.0.clone());
-    read.map(Some).map_err(|error| StrategyError::Damaged {
-        what: format!("the intent cannot be read ({error})"),
-    })
+    parse(&intent.0).map(Some)
 }
 
-/// A return of both to a snapshot.
-fn restore_intent(intent: &Intent) -> Result<Both<Intent>> {
-    both(&intent.0)
+/// What is promised over a strategy for directories: nothing is seen from outside, where the git directory is another.
+fn over(below: &Arc<dyn Strategy>) -> Capabilities {
+    Capabilities {
+        strength: 7,
+        exposes: Exposes::Nothing,
+        ..below.capabilities()
+    }
 }
 
 impl Strategy for GitWorktree {
@@ -346,10 +411,14 @@ impl Strategy for GitWorktree {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            strength: 7,
-            ..self.below.capabilities()
-        }
+        self.below.first().map_or_else(Capabilities::default, over)
+    }
+
+    fn capabilities_of(&self, sandbox: &SandboxRef) -> Capabilities {
+        let below = metadata(sandbox).map(|sandbox| sandbox.files.strategy_name);
+        let below = below.unwrap_or_else(|_| layers());
+        let mut found = self.below.iter().filter(|one| one.name() == below);
+        found.next().map_or_else(|| self.capabilities(), over)
     }
 
     fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
@@ -360,16 +429,10 @@ impl Strategy for GitWorktree {
             let repository = Repository::of(git, at)?;
             modules::find(git, &repository, at)
         });
-        let mut answer = match (found, area) {
-            (Err(StrategyError::Unsupported { why, .. }), _) => Probe::no(why),
-            (Err(error), _) => Probe::no(error.to_string()),
-            (Ok(_), area) => match self.below.probe(target, area) {
-                below if below.works => Probe {
-                    reason: "a git checkout, with a git directory of its own".to_owned(),
-                    ..below
-                },
-                below => below,
-            },
+        let mut answer = match found {
+            Err(StrategyError::Unsupported { why, .. }) => Probe::no(why),
+            Err(error) => Probe::no(error.to_string()),
+            Ok(_) => self.choose(target, area).1,
         };
         answer.remember = Remember::Never;
         answer
@@ -396,16 +459,18 @@ impl Strategy for GitWorktree {
     fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
         match commit_intent(intent)? {
             Some(intent) => {
-                self.below.commit(&intent.files, observer)?;
+                let below = self.below(&intent.below)?;
+                below.commit(&intent.files, observer)?;
                 match &intent.repository {
                     Some(repository) => repository.apply(self.git()?),
                     None => Ok(()),
                 }
             }
             None => {
-                let Both { files, git } = restore_intent(intent)?;
-                self.below.commit(&files, observer)?;
-                self.below.commit(&git, observer)
+                let RestoreIntent { both, below } = parse(&intent.0)?;
+                let below = self.below(&below)?;
+                below.commit(&both.files, observer)?;
+                below.commit(&both.git, observer)
             }
         }
     }
@@ -417,33 +482,36 @@ impl Strategy for GitWorktree {
                     Some(repository) => repository.undo(self.git()?)?,
                     None => Vec::new(),
                 };
-                let mut undone = self.below.undo(&intent.files, observer)?;
+                let below = self.below(&intent.below)?;
+                let mut undone = below.undo(&intent.files, observer)?;
                 undone.kept.extend(kept);
                 Ok(undone)
             }
             None => {
-                let Both { files, git } = restore_intent(intent)?;
-                self.below.undo(&git, observer)?;
-                self.below.undo(&files, observer)
+                let RestoreIntent { both, below } = parse(&intent.0)?;
+                let below = self.below(&below)?;
+                below.undo(&both.git, observer)?;
+                below.undo(&both.files, observer)
             }
         }
     }
 
     fn outcome(&self, intent: &Intent) -> Result<Outcome> {
-        match commit_intent(intent)? {
-            Some(intent) => self.below.outcome(&intent.files),
+        let (files, below) = match commit_intent(intent)? {
+            Some(intent) => (intent.files, intent.below),
             None => {
-                let Both { files, .. } = restore_intent(intent)?;
-                self.below.outcome(&files)
+                let RestoreIntent { both, below } = parse(&intent.0)?;
+                (both.files, below)
             }
-        }
+        };
+        self.below(&below)?.outcome(&files)
     }
 
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
         let Some(intent) = commit_intent(intent)? else {
             return Ok(Vec::new());
         };
-        let mut conflicts = self.below.check_undo(&intent.files)?;
+        let mut conflicts = self.below(&intent.below)?.check_undo(&intent.files)?;
         if let Some(repository) = &intent.repository {
             conflicts.extend(repository.check_undo(self.git()?)?);
         }
@@ -457,7 +525,7 @@ impl Strategy for GitWorktree {
                 notes: Vec::new(),
             });
         };
-        let finished = self.below.finish(commit.files)?;
+        let finished = self.below(&commit.below)?.finish(commit.files)?;
         commit.files = finished.intent;
         Ok(FinishedCommit {
             intent: Intent(tree::stored(&commit)),
@@ -465,47 +533,36 @@ impl Strategy for GitWorktree {
         })
     }
 
-    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target, area: Option<&Path>) -> Result<()> {
         let name = keep_ref(sandbox.plan_id, sandbox.resource_id);
-        if sandbox.metadata.is_null() {
+        let mut area = area.map(Path::to_owned);
+        let all = if sandbox.metadata.is_null() {
             // Its creation was interrupted, by whichever strategy.
-            let Some(at) = target.path() else {
-                return Ok(());
-            };
-            // Without git, or in what is no repository to it, nothing was begun.
-            let Ok(git) = self.git.get_or_init(Git::find) else {
-                return Ok(());
-            };
-            let Some(repository) = Repository::there(git, at)? else {
-                return Ok(());
-            };
-            for git_dir in modules::git_dirs(&repository)? {
-                let module = Repository::in_dir(git, &git_dir)?;
-                self.forget(&module, &name, None)?;
-            }
-            return self.forget(&repository, &name, None);
-        }
-        let sandbox = metadata(sandbox)?;
-        self.below.cleanup(&sandbox.files, target)?;
-        self.below.cleanup(&sandbox.git, target)?;
-        let area = Dir::open(sandbox.area.as_path()).ok();
-        let modules = sandbox.modules.iter().map(|one| &one.repository);
-        let all: Vec<&Repository> = modules.chain([&sandbox.repository]).collect();
+            self.begun(target)?
+        } else {
+            let sandbox = metadata(sandbox)?;
+            let below = self.below(&sandbox.files.strategy_name)?;
+            below.cleanup(&sandbox.files, target, None)?;
+            below.cleanup(&sandbox.git, target, None)?;
+            area.get_or_insert(sandbox.area.as_path().to_owned());
+            let modules = sandbox.modules.into_iter().map(|one| one.repository);
+            modules.chain([sandbox.repository]).collect()
+        };
         // A repository that is gone keeps nothing.
-        let there = |one: &&&Repository| match Dir::open(one.common()) {
+        let there = |one: &Repository| match Dir::open(one.common()) {
             Err(error) => !error.is_absent(),
             Ok(_) => true,
         };
-        let all: Vec<&Repository> = all.iter().filter(there).copied().collect();
+        let all: Vec<Repository> = all.iter().map(Repository::shared).filter(there).collect();
+        let area = area.and_then(|area| Dir::open(&area).ok());
         // The mark does not say in which of them a killed process left locks.
-        if let Some(area) = &area {
+        if let Some(area) = area.as_ref().filter(|_| !all.is_empty()) {
             for one in &all {
-                one.shared()
-                    .clear_locks([name.as_str()].into_iter(), area)?;
+                one.clear_locks(self.git()?, [name.as_str()].into_iter(), area)?;
             }
         }
-        all.iter()
-            .try_for_each(|one| self.forget(one, &name, area.as_ref()))
+        let mut all = all.iter();
+        all.try_for_each(|one| self.forget(one, &name, area.as_ref()))
     }
 }
 
@@ -515,6 +572,20 @@ fn keep_ref(plan: PlanId, resource: ResourceId) -> String {
 }
 
 impl GitWorktree {
+    /// The repositories in which a sandbox of this resource may have been begun.
+    fn begun(&self, target: &Target) -> Result<Vec<Repository>> {
+        // Without git, or in what is no repository to it, nothing was begun.
+        let (Some(at), Ok(git)) = (target.path(), self.git.get_or_init(Git::find)) else {
+            return Ok(Vec::new());
+        };
+        let Some(repository) = Repository::there(git, at)? else {
+            return Ok(Vec::new());
+        };
+        let modules = modules::git_dirs(&repository)?;
+        let modules = modules.iter().map(|dir| Repository::in_dir(git, dir));
+        modules.chain([Ok(repository.clone())]).collect()
+    }
+
     /// Keeps the base of a new sandbox alive, whatever the user's git collects.
     fn keep(
         &self,
@@ -528,7 +599,7 @@ impl GitWorktree {
             keep_ref(request.plan_id, request.target.resource_id),
         );
         let repository = repository.shared();
-        repository.settle_locks(&name, area)?;
+        repository.settle_locks(git, &name, area)?;
         let old = repository.value(git, &name)?;
         if head.commit.is_none() || old == head.commit {
             return Ok(());
@@ -543,9 +614,9 @@ impl GitWorktree {
 
     /// Removes the reference that kept the base alive.
     fn forget(&self, repository: &Repository, name: &str, area: Option<&Dir>) -> Result<()> {
-        let (git, repository) = (self.git()?, repository.shared());
+        let git = self.git()?;
         if let Some(area) = area {
-            repository.settle_locks(name, area)?;
+            repository.settle_locks(git, name, area)?;
         }
         // Only a process of ours can have locked it: one that died, or a git that could not remove its lock.
         let lock = history::path_of(format!("{name}.lock").as_bytes())?;

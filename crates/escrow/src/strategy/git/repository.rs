@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
+use super::super::tree;
 use super::command::{Git, GitCall};
 use super::place::Place;
 use super::trees::parts;
-use crate::fs::{Dir, Meta, remove};
+use crate::fs::{Dir, Meta, process, remove};
 use crate::model::text::{Location, escape};
 use crate::run::program::LIMIT;
 
@@ -315,46 +316,62 @@ impl Repository {
     /// Whether references were being moved when a process was killed: removes the locks that it left on these.
     pub(super) fn clear_locks<'a>(
         &self,
+        git: &Git,
         names: impl Iterator<Item = &'a str>,
         area: &Dir,
     ) -> Result<bool> {
-        match area.stat(MOVING)? {
-            None => Ok(false),
-            Some(begun) => self.remove_locks(names, &begun).map(|()| true),
-        }
-    }
-
-    /// The same of one reference, whichever value it has by now.
-    pub(super) fn settle_locks(&self, name: &str, area: &Dir) -> Result<()> {
-        match self.clear_locks([name].into_iter(), area)? {
-            true => Ok(area.unlink(MOVING)?),
-            false => Ok(()),
-        }
-    }
-
-    /// One of the user's git is held for a short time only.
-    fn remove_locks<'a>(&self, names: impl Iterator<Item = &'a str>, begun: &Meta) -> Result<()> {
+        let Some(begun) = area.stat(MOVING)? else {
+            return Ok(false);
+        };
         let (own, shared) = (self.dir()?, Dir::open(self.common())?);
         for name in names.chain(["HEAD", "packed-refs", "reftable/tables.list"]) {
             let dir = if name == "HEAD" { &own } else { &shared };
             let lock = format!("{name}.lock");
             let path = super::history::path_of(lock.as_bytes())?;
             let until = Instant::now() + PATIENCE;
+            // One of the user's git is held for a short time only.
             while let Some(there) = dir.stat_path(&path)? {
                 if Instant::now() < until {
                     std::thread::sleep(PAUSE);
                     continue;
                 }
-                // No git process of ours lives longer.
-                let end = begun.ctime.sec.saturating_add_unsigned(LIMIT.as_secs());
-                if there.ctime >= begun.ctime && there.ctime.sec <= end {
-                    let (parent, name) = dir.parent(&path)?;
-                    parent.unlink(name)?;
+                let (parent, name) = dir.parent(&path)?;
+                match self.was_ours(git, &there, &begun)? && tree::is_quiet(&parent, name)? {
+                    true => parent.unlink(name)?,
+                    false => break,
                 }
-                break;
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// The same of one reference, whichever value it has by now.
+    pub(super) fn settle_locks(&self, git: &Git, name: &str, area: &Dir) -> Result<()> {
+        match self.clear_locks(git, [name].into_iter(), area)? {
+            true => Ok(area.unlink(MOVING)?),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a lock can only be that of a process of ours which was killed: of its time and user, and no git works in the
+    /// repository. git has most of its locks not open, so that alone proves nothing.
+    fn was_ours(&self, git: &Git, lock: &Meta, begun: &Meta) -> Result<bool> {
+        // No git process of ours lives longer.
+        let end = begun.ctime.sec.saturating_add_unsigned(LIMIT.as_secs());
+        let owner = Dir::open(self.common())?.meta()?.uid;
+        let user = rustix::process::geteuid();
+        let user = if user.is_root() { owner } else { user.as_raw() };
+        if lock.ctime < begun.ctime || lock.ctime.sec > end || lock.uid != user {
+            return Ok(false);
+        }
+        let call = self.call(git);
+        let said = call.args(["worktree", "list", "--porcelain", "-z"]).run()?;
+        let checkouts = parts(&said).filter_map(|one| one.strip_prefix(b"worktree "));
+        let checkouts = checkouts.map(|path| Path::new(path_text(path)));
+        let dirs = checkouts.chain([self.git_dir.as_path(), self.common()]);
+        let known = dirs.filter_map(|dir| Dir::look(dir).ok());
+        let known: Vec<_> = known.map(|dir| (dir.dev, dir.ino)).collect();
+        Ok(!process::works_in("git", user, &known)?)
     }
 }
 

@@ -24,7 +24,9 @@ use super::named::Named;
 use super::release::{Found, Look};
 use super::repository::{Head, Repository, line, path_text};
 use super::work::Work;
-use super::{Both, CommitIntent, FILES, GIT, GitMetadata, NAME, both, git_dir, refused, seed};
+use super::{
+    Both, CommitIntent, FILES, GIT, GitMetadata, NAME, RestoreIntent, git_dir, parse, refused, seed,
+};
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::digest::{VersionDigest, VersionDigests};
@@ -41,6 +43,8 @@ pub(super) struct GitSession {
     pub(super) files: Box<dyn Sandbox>,
     pub(super) private: Box<dyn Sandbox>,
     pub(super) program: Git,
+    /// A command works in it.
+    pub(super) live: bool,
     /// What the last preview found.
     pub(super) found: RefCell<Option<LastLook>>,
 }
@@ -63,12 +67,6 @@ struct GitSnapshot {
     both: Both<Snapshot>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     history: Option<RefState>,
-}
-
-fn snapshot(stored: &Snapshot) -> Result<GitSnapshot> {
-    serde_json::from_value(stored.0.clone()).map_err(|error| StrategyError::Damaged {
-        what: format!("a checkpoint cannot be read ({error})"),
-    })
 }
 
 impl GitSession {
@@ -237,7 +235,7 @@ impl Sandbox for GitSession {
     }
 
     fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
-        let read = |one: Option<&Snapshot>| one.map(snapshot).transpose();
+        let read = |one: Option<&Snapshot>| one.map(|one| parse::<GitSnapshot>(&one.0)).transpose();
         let (from, to) = (read(from)?, read(to)?);
         let files = self.files.diff(
             from.as_ref().map(|one| &one.both.files),
@@ -295,7 +293,9 @@ impl Sandbox for GitSession {
     }
 
     fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
-        let parent = parent.map(|one| both::<Snapshot>(&one.0)).transpose()?;
+        let parent = parent
+            .map(|one| parse::<Both<Snapshot>>(&one.0))
+            .transpose()?;
         let parent = parent.as_ref();
         let kept = GitSnapshot {
             history: Some(self.history()?.state()),
@@ -312,7 +312,7 @@ impl Sandbox for GitSession {
     }
 
     fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
-        let all: Result<Vec<GitSnapshot>> = keep.iter().map(snapshot).collect();
+        let all: Result<Vec<GitSnapshot>> = keep.iter().map(|one| parse(&one.0)).collect();
         let (mut files, mut git, mut histories) = (Vec::new(), Vec::new(), Vec::new());
         for one in all? {
             files.push(one.both.files);
@@ -435,6 +435,7 @@ impl Sandbox for GitSession {
         }
         let last = whole.then_some(last);
         let intent = CommitIntent {
+            below: self.sandbox.files.strategy_name.clone(),
             files: staged.intent,
             repository: self.prepare_release(last, &named, request, &area)?,
         };
@@ -448,8 +449,8 @@ impl Sandbox for GitSession {
         let place = tree::commit_area(NAME, request.area)?;
         let area = Dir::open(place)?;
         let (from, to) = (
-            both::<Snapshot>(&request.from.0)?,
-            both::<Snapshot>(&request.to.0)?,
+            parse::<Both<Snapshot>>(&request.from.0)?,
+            parse::<Both<Snapshot>>(&request.to.0)?,
         );
         let prepared = |sandbox: &dyn Sandbox, name: &str, from: &Snapshot, to: &Snapshot| {
             remove::remove(&area, name.as_bytes())?;
@@ -461,15 +462,20 @@ impl Sandbox for GitSession {
                 observer: request.observer,
             })
         };
-        let restore = Both {
-            files: prepared(&*self.files, FILES, &from.files, &to.files)?,
-            git: prepared(&*self.private, GIT, &from.git, &to.git)?,
+        let restore = RestoreIntent {
+            both: Both {
+                files: prepared(&*self.files, FILES, &from.files, &to.files)?,
+                git: prepared(&*self.private, GIT, &from.git, &to.git)?,
+            },
+            below: self.sandbox.files.strategy_name.clone(),
         };
         Ok(Intent(tree::stored(&restore)))
     }
 
     fn access(&self) -> Result<Access> {
         let mut access = self.files.access()?;
+        // Files without their git directory are no place to work in.
+        access.cwd = access.cwd.filter(|_| self.live);
         // The one in the checkout, or where its file says.
         let at = self.sandbox.repository.git_dir.as_path();
         let moved = |mount: Mount, at: &Path| Mount {

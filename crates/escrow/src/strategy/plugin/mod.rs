@@ -368,7 +368,7 @@ impl Strategy for Plugin {
         Ok(FinishedCommit { intent, notes })
     }
 
-    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target, _: Option<&Path>) -> Result<()> {
         let (reference, stored) = wire::reference(sandbox)?;
         let resource = wire::resource(target);
         let params = json!({"ref": reference, "area": stored.area, "resource": resource});

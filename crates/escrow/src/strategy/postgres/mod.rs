@@ -523,7 +523,7 @@ impl Strategy for HeldTransaction {
         Ok(FinishedCommit { intent, notes })
     }
 
-    fn cleanup(&self, sandbox: &SandboxRef, _target: &Target) -> Result<()> {
+    fn cleanup(&self, sandbox: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {
         // The holder of one that was only begun ends when its area goes.
         if sandbox.metadata.is_null() {
             return Ok(());

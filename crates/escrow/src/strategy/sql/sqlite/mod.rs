@@ -395,7 +395,7 @@ impl Strategy for SqliteSnapshot {
         Ok(FinishedCommit { intent, notes })
     }
 
-    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
+    fn cleanup(&self, _: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {
         // Everything lies in the area.
         Ok(())
     }
