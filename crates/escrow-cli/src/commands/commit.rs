@@ -74,6 +74,10 @@ pub(crate) struct CommitArgs {
     /// Wait for a command that runs inside the plan to end, instead of refusing
     #[arg(long)]
     wait: bool,
+    /// Release what the sandboxes hold now, while a command runs inside: it is paused until everything is staged, then
+    /// goes on. The plan stays open
+    #[arg(long, conflicts_with = "wait")]
+    live: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -149,7 +153,10 @@ impl CommitArgs {
             terms,
             expected: expected.as_ref(),
         };
-        let released = manager.commit_part(&plan, &request, select, &progress);
+        let released = match self.live {
+            true => manager.commit_live(&plan, &request, select, &progress),
+            false => manager.commit_part(&plan, &request, select, &progress),
+        };
         let released = released.map_err(failed)?;
         drop(progress);
         for (resource, why) in &released.left {
@@ -166,7 +173,9 @@ impl CommitArgs {
         let members = released.preview.members.iter();
         let mut changed = members.filter(|member| !member.diff.is_empty()).peekable();
         let undoable = changed.peek().is_some() && changed.all(|member| member.undoable);
-        if released.preview.left() > 0 {
+        if self.live {
+            ui.say(&format!("the plan {} stays open", plan.name));
+        } else if released.preview.left() > 0 {
             ui.say(&format!("`escrow commit {}` releases the rest", plan.name));
         }
         if undoable {

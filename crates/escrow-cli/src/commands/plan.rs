@@ -1,18 +1,21 @@
-//! `escrow plan`: creates, forks, lists and shows plans.
+//! `escrow plan`: creates, forks, lists, shows, renames, stops and deletes plans.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use escrow::manager::PlanView;
+use escrow::model::units;
 use serde_json::{Value, json};
 
+use super::cleanup::CleanupArgs;
 use super::show;
 use super::status::{disk_fields, disk_words};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
-/// Begin and list plans
+/// Begin, list and end plans
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct PlanArgs {
@@ -27,6 +30,10 @@ enum PlanVerb {
     List,
     Show(PlanShowArgs),
     Fork(PlanForkArgs),
+    Rename(PlanRenameArgs),
+    Stop(PlanStopArgs),
+    /// Delete a plan's sandboxes with everything in them; the same as `escrow cleanup`
+    Delete(CleanupArgs),
 }
 
 /// Begin a plan, with a sandbox of each resource
@@ -71,6 +78,28 @@ struct PlanForkArgs {
     at: Option<String>,
 }
 
+/// Give a plan another name
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  escrow plan rename app login-form")]
+struct PlanRenameArgs {
+    /// Name, id or prefix
+    plan: String,
+    /// The new name
+    name: String,
+}
+
+/// End the commands that run inside a plan
+///
+/// Each process is asked to end (SIGTERM); what is left after the time is killed. The sandboxes stay as they are.
+#[derive(Debug, Args)]
+struct PlanStopArgs {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+    /// How long they have to end, as in 30s
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s")]
+    grace: Duration,
+}
+
 impl PlanArgs {
     /// `plan show` of one plan.
     pub(super) fn show(plan: String, disk: bool) -> Self {
@@ -85,6 +114,9 @@ impl PlanArgs {
             PlanVerb::List => list(context, ui),
             PlanVerb::Show(args) => args.run(context, ui),
             PlanVerb::Fork(args) => args.run(context, ui),
+            PlanVerb::Rename(args) => args.run(context, ui),
+            PlanVerb::Stop(args) => args.run(context, ui),
+            PlanVerb::Delete(args) => args.run(context, ui),
         }
     }
 }
@@ -116,6 +148,40 @@ impl PlanForkArgs {
         let view = manager.fork(&plan, at.as_ref(), name, directory, &progress)?;
         drop(progress);
         opened(context, &view, ui)
+    }
+}
+
+impl PlanRenameArgs {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let mut plan = context.plan(Some(&self.plan), ui)?;
+        context.manager.rename_plan(&plan, &self.name)?;
+        let before = std::mem::replace(&mut plan.name, self.name);
+        if ui.is_json() {
+            let mut document = show::plan(context, &context.manager.view(plan)?)?;
+            document["before"] = json!(before);
+            ui.document(&document);
+            return Ok(());
+        }
+        ui.news(&format!("plan {before} is now plan {}", plan.name));
+        Ok(())
+    }
+}
+
+impl PlanStopArgs {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref(), ui)?;
+        let progress = ui.progress("waiting for the commands inside");
+        let stopped = context.manager.stop(&plan, self.grace, &progress)?;
+        drop(progress);
+        if ui.is_json() {
+            ui.document(&json!({"plan": plan.name, "stopped": stopped}));
+            return Ok(());
+        }
+        match stopped {
+            true => ui.news(&format!("plan {}: nothing runs inside any more", plan.name)),
+            false => ui.news(&format!("plan {}: nothing ran inside", plan.name)),
+        }
+        Ok(())
     }
 }
 

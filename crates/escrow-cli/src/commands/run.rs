@@ -590,7 +590,7 @@ fn ask(
                     out.flush().map_err(Error::Output)?;
                 }
             }
-            "r" | "release" => return Ok(AfterRun::Release),
+            "r" | "release" | "y" | "yes" => return Ok(AfterRun::Release),
             "x" | "discard" => return Ok(AfterRun::Discard),
             "k" | "keep" | "" => return Ok(AfterRun::Keep),
             _ => {}

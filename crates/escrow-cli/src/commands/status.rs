@@ -2,7 +2,7 @@
 
 use clap::Args;
 use escrow::Plan;
-use escrow::manager::{DiskUsage, LeftoverKind, StatusReport};
+use escrow::manager::{DiskUsage, LeftoverKind, PlanView, StatusReport};
 use escrow::model::PlanId;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, count, paint, size};
 
-/// Show the open plans, what is being done, and what belongs to nothing
+/// Show the open plans of this directory, what is being done, and what belongs to nothing
 ///
 /// What plans take on disk, of their own, shared with originals and for undo, is shown with `--disk` only:
 /// measuring looks at every file of theirs.
@@ -23,17 +23,27 @@ pub(crate) struct StatusArgs {
     /// Measure what plans take on disk; this looks at every file of theirs
     #[arg(long)]
     disk: bool,
+    /// Show the open plans of all directories
+    #[arg(long)]
+    all: bool,
 }
 
 impl StatusArgs {
     /// The same from inside, where one plan is all there is.
     pub(super) fn asked(self, asker: &Asker<'_>) -> Result<PlanArgs, String> {
-        let Self { disk } = self;
+        let Self { disk, all: _ } = self;
         Ok(PlanArgs::show(asker.own_plan(None)?, disk))
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let status = context.manager.status()?;
+        let mut status = context.manager.status()?;
+        // In a directory that is gone everything is shown.
+        let near = context.manager.open_plans_near(&context.directory).ok();
+        let is_here = |view: &PlanView| {
+            near.as_ref()
+                .is_none_or(|near| near.contains(&view.plan.id))
+        };
+        status.plans.sort_by_key(|view| !is_here(view));
         let disks = match self.disk {
             true => Some(PlanDiskUsage::measure(context, &status)?),
             false => None,
@@ -44,6 +54,7 @@ impl StatusArgs {
             let plans = status.plans.iter().map(|view| {
                 let mut plan = show::plan(context, view)?;
                 plan["disk"] = disk(&view.plan);
+                plan["here"] = json!(is_here(view));
                 Ok(plan)
             });
             let plans: Result<Vec<Value>, Failure> = plans.collect();
@@ -88,10 +99,15 @@ impl StatusArgs {
             return Ok(());
         }
         ui.verbose(&format!("state is in {home}"));
-        if status.plans.is_empty() {
-            ui.say("there are no open plans; `escrow plan create --resource .` begins one");
+        let shown = |view: &&PlanView| self.all || is_here(view);
+        match status.plans.iter().any(|view| shown(&view)) {
+            true => {}
+            false if status.plans.is_empty() => {
+                ui.say("there are no open plans; `escrow plan create --resource .` begins one");
+            }
+            false => ui.say("no plan is open here"),
         }
-        for view in &status.plans {
+        for view in status.plans.iter().filter(shown) {
             ui.line(&format!(
                 "plan {}  made {} in {}",
                 paint(Tone::Strong, &view.plan.name),
@@ -103,11 +119,21 @@ impl StatusArgs {
                 ui.line(&format!("  on disk: {}", disk_words(disks.of(&view.plan))));
             }
         }
+        let elsewhere = status.plans.iter().filter(|view| !shown(view)).count();
+        if elsewhere > 0 {
+            let plans = count(elsewhere as u64, "open plan", "open plans");
+            ui.say(&format!(
+                "{plans} elsewhere: `escrow status --all` shows them"
+            ));
+        }
         for one in &status.running {
             let operation = &one.operation;
+            let (action, target) = (&operation.action, &operation.target);
+            let plan = one.plan.as_ref().filter(|plan| *plan != target);
+            let plan = plan.map_or_else(String::new, |plan| format!(" in plan {plan}"));
             let what = format!(
-                "{} of {} by process {}",
-                operation.action, operation.target, operation.owner.pid
+                "{action} of {target}{plan} by process {}",
+                operation.owner.pid
             );
             match one.alive {
                 true => ui.line(&format!("running: {what}")),

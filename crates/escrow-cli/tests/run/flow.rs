@@ -271,3 +271,91 @@ fn a_diff_of_paths_shows_what_changed_there() {
     // The digest is that of everything.
     assert!(json(&cli, "diff app src")["digest"].is_null());
 }
+
+/// A server inside writes on and on: what it has is released as of one point in time, it goes on, and what was released is no
+/// conflict the next time.
+// rule C15
+#[test]
+fn what_a_running_command_has_is_released_again_and_again() {
+    as_user_too();
+    for strategy in ["overlay", "filesystem_copy"] {
+        let (world, cli) = world();
+        cli.plan("try", ".", strategy);
+        // Both files get the same number, with a pause in between that others can see.
+        let serve = "i=0; while :; do i=$((i+1)); echo $i > n; mv n one; sleep 0.02; echo $i > n; mv n two; done";
+        let server = Running::start(cli.command(in_try(serve)));
+        let app = world.at("app");
+        let number = |name: &str| {
+            let text = fs::read_to_string(app.join(name)).unwrap_or_default();
+            text.trim().parse::<u64>().unwrap_or(0)
+        };
+        let mut last = 0;
+        for round in 0..3 {
+            while json(&cli, "diff try")["resources"][0]["changes"] == value!([]) {
+                thread::sleep(Duration::from_millis(20));
+            }
+            let told = json(&cli, "commit try --live -m again");
+            assert_eq!(told["committed"], true, "{strategy} {round}: {told}");
+            let (one, two) = (number("one"), number("two"));
+            assert!(one == two || one == two + 1, "{strategy}: {one} {two}");
+            assert!(one > last, "{strategy} {round}: {one} {last}");
+            last = one;
+        }
+        // Without it nothing is released while it runs; what another process changes is a conflict as ever.
+        has(&cli.fails("commit try", 1), ["commit --live", "plan stop"]);
+        fs::write(app.join("one"), "mine\n").expect("it can be written");
+        while json(&cli, "diff try")["resources"][0]["changes"] == value!([]) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        cli.fails("commit try --live", 4);
+        assert_eq!(read(app.join("one")), "mine\n");
+        // The plan of each running command is named, and the command can be ended.
+        has(&cli.ok("status"), [" in plan try by process"]);
+        assert_eq!(json(&cli, "plan stop try")["stopped"], true);
+        assert_ne!(server.end().status, 0);
+        assert_eq!(json(&cli, "plan stop try")["stopped"], false);
+        cli.ok("commit try --on-conflict ours");
+        assert!(number("one") >= last, "{strategy}");
+        cli.ok("undo try");
+        assert_eq!(read(app.join("one")), "mine\n", "{strategy}");
+        cli.ok("plan delete try");
+        assert_clean(&world);
+    }
+}
+
+#[test]
+fn a_plan_gets_another_name_and_a_directory_sees_its_own_plans() {
+    let (world, cli) = world();
+    cli.plan("try", ".", "overlay");
+    put(&cli, "try app b.txt", "new\n");
+    cli.ok("plan create other --resource .");
+    has(
+        &cli.fails("plan rename try other", 4),
+        ["'other'", "already"],
+    );
+    cli.fails("plan rename try a/b", 2);
+    assert_eq!(json(&cli, "plan rename try better")["name"], "better");
+    has(&cli.fails("diff try", 1), ["no plan 'try'"]);
+    let away = cli.clone().cwd(world.dir("away"));
+    away.ok("plan create far --resource .");
+    let near = cli.expect("status", 0);
+    has(&near.stdout_text(), ["plan better", "plan other"]);
+    lacks(&near.stdout_text(), ["plan far"]);
+    has(
+        &near.stderr_text(),
+        ["1 open plan elsewhere", "status --all"],
+    );
+    let far = away.expect("status", 0);
+    has(&far.stdout_text(), ["plan far"]);
+    lacks(&far.stdout_text(), ["plan better"]);
+    has(&away.ok("status --all"), ["plan far", "plan better"]);
+    let plans = json(&away, "status")["plans"].clone();
+    assert_eq!(plans[0]["name"], "far");
+    assert_eq!(
+        (&plans[0]["here"], &plans[1]["here"]),
+        (&value!(true), &value!(false))
+    );
+    cli.ok("commit better");
+    assert_eq!(read(world.at("app/b.txt")), "new\n");
+    cli.ok("plan delete other");
+}

@@ -89,6 +89,8 @@ pub(crate) struct Previewed<'a> {
     pub(super) left: Vec<DiffView>,
     /// What of each is released only by name, and was not named.
     unnamed: Vec<DiffView>,
+    /// The sandboxes are worked in further, also where nothing is left in them.
+    open: bool,
     pub(super) terms: CommitTerms,
 }
 
@@ -122,6 +124,7 @@ impl<'a> Batch<'a> {
             plan: self.plan,
             left: members.iter().map(|_| DiffView::default()).collect(),
             unnamed: Vec::new(),
+            open: false,
             members,
             terms,
         })
@@ -178,15 +181,36 @@ impl<'a> Previewed<'a> {
         }
         self.left.clear();
         for ((_, _, preview), chosen) in self.members.iter_mut().zip(&chosen) {
-            preview.part = part;
             self.left.push(preview.choose(chosen, self.terms.strict));
+            if part {
+                preview.keep_sandbox();
+            }
         }
+        Ok(self)
+    }
+
+    /// Takes everything as a part, after which the sandboxes are worked in further.
+    pub(crate) fn keep_open(mut self) -> Result<Self> {
+        for (member, _, preview) in &mut self.members {
+            let can = member.capabilities();
+            let able = can.partial && can.live;
+            if !able && !preview.diff.is_empty() {
+                let why = "its strategy releases only as a whole, when nothing runs inside";
+                let name = member.strategy.name();
+                return Err(Error::Member {
+                    resource: member.name(),
+                    cause: Box::new(unsupported(name, "be released with --live", why).into()),
+                });
+            }
+            preview.keep_sandbox();
+        }
+        self.open = true;
         Ok(self)
     }
 
     /// Whether something stays in the sandboxes.
     pub(super) fn is_part(&self) -> bool {
-        self.left.iter().any(|left| !left.is_empty())
+        self.open || self.left.iter().any(|left| !left.is_empty())
     }
 }
 

@@ -212,7 +212,7 @@ impl Error {
                 one("`escrow rollback` discards what its sandboxes changed")
             }
             Self::Live { .. } => {
-                one("wait for it to end, or `escrow commit --wait`; `escrow status` shows what runs")
+                one("wait for it to end (`escrow commit --wait`), or `escrow commit --live`; `escrow status` shows what runs, `escrow plan stop` ends it")
             }
             Self::NoOrphan { .. } => one("`escrow gc --orphans` names what can be removed so; `escrow cleanup PLAN` removes what belongs to a plan"),
             Self::UnknownCheckpoint { .. } => one("`escrow checkpoint list` shows them"),

@@ -216,9 +216,35 @@ impl Manager {
         selection: &ReleaseSelection,
         observer: &dyn Observer,
     ) -> Result<CommitReport> {
+        self.release(plan, request, (selection, false), observer)
+    }
+
+    /// Commits what the sandboxes of a plan hold now, all or none, while commands may run inside, and leaves the plan open. The
+    /// commands are paused until everything is staged, so that it is of one point in time. What they change afterwards is
+    /// committed the next time, without conflicting with this.
+    pub fn commit_live(
+        &self,
+        plan: &Plan,
+        request: &CommitRequest<'_>,
+        selection: &ReleaseSelection,
+        observer: &dyn Observer,
+    ) -> Result<CommitReport> {
+        self.release(plan, request, (selection, true), observer)
+    }
+
+    fn release(
+        &self,
+        plan: &Plan,
+        request: &CommitRequest<'_>,
+        (selection, live): (&ReleaseSelection, bool),
+        observer: &dyn Observer,
+    ) -> Result<CommitReport> {
         self.permit_commit(plan)?;
         let lock = self.begin_call(plan, false)?;
-        self.check_quiet(plan)?;
+        // Validation runs inside the sandboxes too, where nothing else may run.
+        if !live || !self.validations(plan)?.is_empty() {
+            self.check_quiet(plan)?;
+        }
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let about = self.about_with("commit", plan, request.message)?;
@@ -234,23 +260,33 @@ impl Manager {
             self.check_neighbours(plan, &resources)?;
             // Only what was worked in can be committed; one that was never touched counts as worked in.
             self.activate(&views)?;
+            let paused = match live {
+                true => self.pause(plan)?,
+                false => None,
+            };
             // A process that was killed at a checkpoint may have left what looks like further names of files.
             self.release_checkpoints(plan, false)?;
-            let previewed = self.look(plan, &views, looked, observer)?;
+            let mut previewed = self.look(plan, &views, looked, observer)?;
+            if live {
+                previewed = previewed.keep_open()?;
+            }
             let preview = previewed.show();
             for member in &preview.members {
                 touched.all(&member.resource, &member.diff);
             }
             self.authorize_release(&preview, &views)?;
-            self.checkpoint_before(plan, AutoCheckpoint::BeforeCommit, "commit", observer)?;
+            if paused.is_none() {
+                self.checkpoint_before(plan, AutoCheckpoint::BeforeCommit, "commit", observer)?;
+            }
             let prepared = previewed.prepare(request.message, request.expected)?;
+            drop(paused);
             let ended = prepared.decide()?.execute()?;
             Ok(CommitReport {
                 preview,
                 left: ended.left,
             })
         })?;
-        if released.preview.left() > 0 {
+        if live || released.preview.left() > 0 {
             drop(lock);
             return Ok(released);
         }

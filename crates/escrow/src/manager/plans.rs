@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use super::resources::check_name;
 use super::sandboxes::unknown;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
 use crate::fs::state_dir;
 use crate::model::text::{Location, escape};
-use crate::model::{PlanId, PlanState, ResourceId, SandboxState};
+use crate::model::{Action, PlanId, PlanState, ResourceId, SandboxState};
 use crate::store::{Plan, Resource};
 
 /// A plan with its sandboxes.
@@ -114,6 +115,28 @@ impl Manager {
         plans.retain(|plan| !plan.state.is_half());
         plans.sort_by_key(|plan| std::cmp::Reverse(age(plan)));
         Ok(plans)
+    }
+
+    /// Gives an open plan another name.
+    pub fn rename_plan(&self, plan: &Plan, name: &str) -> Result<()> {
+        self.permit_plan(Action::Create, plan)?;
+        check_name(name)?;
+        let _lock = self.begin_call(plan, false)?;
+        let target = format!("{} -> {name}", plan.name);
+        self.record("rename", Some(plan.id), &target, || {
+            match self.store.rename_plan(plan.id, name)? {
+                true => Ok(()),
+                false => Err(Error::PlanExists {
+                    name: name.to_owned(),
+                }),
+            }
+        })
+    }
+
+    /// The open plans that `directory` belongs to.
+    pub fn open_plans_near(&self, directory: &Path) -> Result<Vec<PlanId>> {
+        let near = self.plans_near(directory, self.open_plans()?)?;
+        Ok(near.into_iter().map(|(_, plan)| plan.id).collect())
     }
 
     fn plan_named(&self, typed: &str) -> Result<Plan> {

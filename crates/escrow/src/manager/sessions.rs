@@ -4,14 +4,17 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::Manager;
 use crate::error::{Error, Result};
 use crate::event::Observer;
-use crate::fs::process::ProcessIdentity;
+use crate::fs::process::{self, ProcessIdentity};
 use crate::fs::state_dir::Lock;
-use crate::run::{BuildLocks, NamespaceOptions, PausedProcesses, pause};
+use crate::model::Action;
+use crate::run::{BuildLocks, NamespaceOptions, PausedProcesses, at_io, pause};
 use crate::store::Plan;
 
 /// How long one waits before looking again.
@@ -76,6 +79,22 @@ impl NamespaceEntry {
             Some((live, _)) => Ok(live.note(&text)?),
             None => Ok(()),
         }
+    }
+}
+
+/// Sends a signal to a process, if it still is the one that is `meant`; one that is gone needs none.
+fn signal(pid: u32, signal: Signal, meant: impl FnOnce() -> Result<bool>) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(opened) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
+        return Ok(());
+    };
+    match opened {
+        Ok(process) if meant()? => match pidfd_send_signal(&process, signal) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(at_io("end the command inside")(errno.into()).into()),
+        },
+        Ok(_) | Err(Errno::SRCH) => Ok(()),
+        Err(errno) => Err(at_io("end the command inside")(errno.into()).into()),
     }
 }
 
@@ -178,6 +197,36 @@ impl Manager {
     pub(super) fn pause(&self, plan: &Plan) -> Result<Option<PausedProcesses>> {
         let inside = self.inside(plan)?;
         Ok(inside.map(|inside| pause(&inside)).transpose()?)
+    }
+
+    /// Ends every command inside a plan: each process is asked to end, and what is left after `grace` is killed. `false` where
+    /// no command was inside.
+    pub fn stop(&self, plan: &Plan, grace: Duration, observer: &dyn Observer) -> Result<bool> {
+        self.permit_plan(Action::Run, plan)?;
+        let Some(inside) = self.inside(plan)? else {
+            return Ok(false);
+        };
+        self.record("stop", Some(plan.id), &plan.name, || {
+            let asked = process::pid_namespace(inside.pid);
+            for pid in process::parents()?.into_keys() {
+                if pid != inside.pid && asked.is_some() && process::pid_namespace(pid) == asked {
+                    signal(pid, Signal::TERM, || {
+                        Ok(process::pid_namespace(pid) == asked)
+                    })?;
+                }
+            }
+            let start = Instant::now();
+            while start.elapsed() < grace && self.live(plan)? != SessionState::Idle {
+                if observer.is_cancelled() {
+                    return Err(Error::Cancelled);
+                }
+                std::thread::sleep(PAUSE);
+            }
+            // With process 1 all others go.
+            signal(inside.pid, Signal::KILL, || Ok(inside.is_alive()?))?;
+            self.wait_quiet(plan, observer)?;
+            Ok(true)
+        })
     }
 
     /// Waits until no command is inside any more.

@@ -137,6 +137,16 @@ impl Store {
         self.run(|connection| set_plan(connection, id, state))
     }
 
+    /// Gives a plan another name; `false` where another one has it.
+    pub(crate) fn rename_plan(&self, id: PlanId, name: &str) -> Result<bool> {
+        let query = "UPDATE plan SET name = ?2 WHERE id = ?1";
+        let taken = self.run(|connection| {
+            let renamed = connection.execute(query, params![id, name]);
+            is_taken(renamed.map(drop))
+        })?;
+        Ok(!taken)
+    }
+
     /// Notes where sandboxes stand, at once.
     pub(crate) fn set_sandbox_states(&self, states: &[(SandboxId, SandboxState)]) -> Result<()> {
         match states.is_empty() {

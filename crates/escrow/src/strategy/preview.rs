@@ -126,6 +126,17 @@ impl Preview {
         left
     }
 
+    /// The sandbox stays, and goes on from what is released. Then what both sides changed is not merged: what the sandbox has
+    /// would take back what the original brought.
+    pub(crate) fn keep_sandbox(&mut self) {
+        self.part = true;
+        for path in std::mem::take(&mut self.merged) {
+            let what =
+                "changed there and here; what stays in a sandbox is released without merging";
+            self.conflicts.push(Conflict::of(path, what));
+        }
+    }
+
     /// Keeps the changes that were chosen, with what belongs to them, and returns the others. What moved
     /// elsewhere in the original concerns the whole of it, if that `strict`ly counts.
     pub(crate) fn choose(&mut self, chosen: &[bool], strict: bool) -> DiffView {
@@ -144,13 +155,6 @@ impl Preview {
         };
         self.conflicts.retain(|one| concerns(&one.path));
         self.merged.retain(|path| concerns(path));
-        // Where the sandbox stays, what it has would take back what the original brought.
-        if self.part {
-            for path in std::mem::take(&mut self.merged) {
-                let what = "changed there and here; a part of a plan is released without merging";
-                self.conflicts.push(Conflict::of(path, what));
-            }
-        }
         self.notes.retain(|one| concerns(&one.path));
         let (mut left, mut released) = (DiffView::default(), DiffView::default());
         for (change, chosen) in changes.into_iter().zip(chosen) {
