@@ -230,8 +230,7 @@ impl Trial for Lost<'_> {
 /// Every loss. In the bounded form nothing is counted first, because every scene costs seconds: of the undo there are fewer.
 pub(crate) fn losses(form: Form) -> Figures {
     let server = S3::new();
-    let mut servers = Vec::new();
-    let mut programs = Vec::new();
+    let mut requests = Vec::new();
     let mut calls = Vec::new();
     // An object is put, or a version removed, at these requests of the server.
     let few: [&[_]; 2] = [&[(4, "after"), (6, "before")], &[(4, "after")]];
@@ -249,10 +248,13 @@ pub(crate) fn losses(form: Form) -> Figures {
             three
         };
         let both = |at| ["before", "after"].map(|how| (at, how));
-        let losses = (1..=most).flat_map(both);
-        programs.extend(losses.map(|(at, how)| point(Loss::Program(at, how))));
+        let programs = (1..=most).flat_map(both);
+        let mut programs: Vec<_> = programs
+            .map(|(at, how)| point(Loss::Program(at, how)))
+            .collect();
         if !form.is_long() {
-            servers.extend(few.iter().map(|&(at, how)| point(Loss::Server(at, how))));
+            requests.extend(few.iter().map(|&(at, how)| point(Loss::Server(at, how))));
+            requests.extend(programs.pop());
             calls.push(point(Loss::Call(if undo { 30 } else { 60 }, Fault::Kill)));
             continue;
         }
@@ -260,14 +262,14 @@ pub(crate) fn losses(form: Form) -> Figures {
         server.count();
         three.cli.ok(line);
         let losses = (1..=server.count()).flat_map(both);
-        servers.extend(losses.map(|(at, how)| point(Loss::Server(at, how))));
+        requests.extend(losses.map(|(at, how)| point(Loss::Server(at, how))));
+        requests.append(&mut programs);
         let counted = sweep::calls(scene().cli.stepper(line), line);
         let faults = [Fault::Kill, Fault::Once(28)];
         calls.extend((1..=counted).flat_map(|n| faults.map(|fault| point(Loss::Call(n, fault)))));
     }
-    let form = form.part(3);
-    let mut figures = form.run(servers, 3);
-    figures.add(form.run(programs, 2));
+    let form = form.part(2);
+    let mut figures = form.run(requests, 5);
     figures.add(form.run(calls, 2));
     figures
 }
