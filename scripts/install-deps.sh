@@ -32,6 +32,7 @@ needs=(
     curl:curl
     openssl:openssl
     node:nodejs
+    podman:podman
     sqlite3:sqlite3
     sqldiff:sqlite3-tools
     initdb:postgresql

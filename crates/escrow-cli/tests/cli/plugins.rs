@@ -16,6 +16,9 @@ fn example(name: &str) -> PathBuf {
 const PLAIN_DIRECTORY: &str =
     include_str!("../../../../examples/strategies/python/plain_directory.py");
 
+const PODMAN_IMAGE: &str =
+    include_str!("../../../../examples/strategies/container/podman_image.py");
+
 const PLAIN: &str =
     "sandbox: {custom_strategies: {plain: {module: plain_directory, class: PlainDirectory}}}\n";
 
@@ -324,6 +327,103 @@ fn the_bucket_of_the_examples_passes_the_whole_suite() {
     let report = json(&cli, "strategy check s3");
     assert_eq!(report["conforms"], true, "{report:#}");
     assert!(list(&report["checks"]).len() > 35, "{report:#}");
+}
+
+/// Images of podman in a storage of their own, whose names it wants short; without root podman leaves a process, which ends with this.
+struct Podman {
+    command: Vec<String>,
+    pause: PathBuf,
+}
+
+impl Podman {
+    fn new(world: &World) -> Self {
+        let runtime = world.dir("runtime");
+        let at = |name: &str| world.at(name).display().to_string();
+        let command = ["podman", "--storage-driver", "vfs", "--root"].map(str::to_owned);
+        let mut command = command.to_vec();
+        command.extend([at("images"), "--runroot".to_owned(), at("r")]);
+        Self {
+            command,
+            pause: runtime.join("libpod/tmp/pause.pid"),
+        }
+    }
+
+    #[track_caller]
+    fn ask(&self, line: &str) -> String {
+        let runtime = self.pause.ancestors().nth(3).expect("it has one");
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).args(line.split(' '));
+        command.env("XDG_RUNTIME_DIR", runtime);
+        let done = command.output().expect("podman starts");
+        assert!(done.status.success(), "{line}: {done:?}");
+        String::from_utf8_lossy(&done.stdout).trim_end().to_owned()
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        if let Ok(pause) = fs::read_to_string(&self.pause) {
+            let done = Command::new("kill").args(["-9", pause.trim()]).status();
+            assert!(done.expect("kill starts").success(), "{pause}");
+        }
+    }
+}
+
+/// The whole suite takes podman minutes: `make torture` runs it.
+// rule C1, C10, P2
+#[test]
+fn an_image_of_podman_is_released_with_a_directory_and_taken_back() {
+    as_user_too();
+    let (world, cli) = furnish(World::new());
+    let podman = Podman::new(&world);
+    write(world.dir("app").join("file"), "old\n");
+    write(world.at("podman_image.py"), PODMAN_IMAGE);
+    let command = serde_json::to_string(&podman.command).expect("texts");
+    let config = format!(
+        "sandbox: {{custom_strategies: {{image: {{module: podman_image, class: PodmanImage, options: {{podman: {command}}}, \
+         env: {{XDG_RUNTIME_DIR: '{}'}}}}}}}}\n\
+         resource_types: [{{name: container-image, location: opaque, sandbox_strategy: image}}]\n\
+         resources: {{app: {{at: app}}, image: {{type: container-image, at: 'localhost/app:1'}}}}\n",
+        world.at("runtime").display()
+    );
+    write(world.at("escrow.yaml"), config);
+    cli.trust();
+    let mut tar = Command::new("tar");
+    tar.args(["--owner=0", "--group=0", "-cf"]);
+    tar.arg(world.at("app.tar")).arg("-C").arg(world.at("app"));
+    let done = tar.arg("file").status();
+    assert!(done.expect("tar starts").success());
+    podman.ask(&format!(
+        "import --change CMD=sh {} localhost/app:1",
+        world.at("app.tar").display()
+    ));
+    let before = podman.ask("image inspect --format {{.Id}} localhost/app:1");
+    json(&cli, "plan create p --resource app --resource image");
+    for resource in ["app", "image"] {
+        put(&cli, &format!("p {resource} file"), "new\n");
+    }
+    let kept = json(&cli, "checkpoint create p");
+    put(&cli, "p image deep/more", "more\n");
+    let kept = kept["checkpoint_id"].as_str().expect("an id");
+    json(&cli, &format!("restore p {kept}"));
+    let listed = cli.ok("diff p --name-status");
+    assert_eq!(listed, "# app\nM\tfile\n# image\nM\tfile\n");
+    assert_eq!(json(&cli, "commit p")["committed"], true);
+    let look = |image: &str| {
+        podman.ask(&format!("create --replace --name look {image}"));
+        podman.ask("cp look:/file -")
+    };
+    let now = look("localhost/app:1");
+    assert!(now.contains("new\n") && !now.contains("old\n"), "{now}");
+    assert_eq!(read_text(&world.at("app/file")), "new\n");
+    // Nothing of it is left but the image, and the one before.
+    assert_eq!(podman.ask("ps -a --format {{.Names}}"), "look");
+    let names = podman.ask("images --filter dangling=false --format {{.Repository}}:{{.Tag}}");
+    assert_eq!(names, "localhost/app:1");
+    json(&cli, "undo p");
+    assert_eq!(read_text(&world.at("app/file")), "old\n");
+    let after = podman.ask("image inspect --format {{.Id}} localhost/app:1");
+    assert_eq!(after, before);
 }
 
 /// The tests that come with the SDK, run without pytest.

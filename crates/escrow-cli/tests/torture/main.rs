@@ -25,6 +25,7 @@ mod four;
 mod full;
 mod git;
 mod git_large;
+mod image;
 mod kills;
 mod later;
 mod layer;

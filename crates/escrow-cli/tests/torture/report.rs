@@ -8,8 +8,8 @@ use crate::bugs::Found;
 use crate::sweep::say;
 use crate::*;
 use crate::{
-    bucket, bugs, checkpoints, damage, errors, forward, four, full, git, git_large, kills, next,
-    parts, power, soak, sqlite, two_homes, unlinks,
+    bucket, bugs, checkpoints, damage, errors, forward, four, full, git, git_large, image, kills,
+    next, parts, power, soak, sqlite, two_homes, unlinks,
 };
 
 /// A line of the table.
@@ -207,6 +207,12 @@ const SWEEPS: [Sweep; 32] = [
         "every call, every request",
         3,
         bucket::losses,
+    ),
+    (
+        "the whole suite against an image of podman, its program killed in each method",
+        "once",
+        1,
+        image::suite,
     ),
 ];
 
