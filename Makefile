@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench torture deps docs
+.PHONY: help demo test lint bench torture deps docs install
 
 # mkfs.* and losetup live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
@@ -13,6 +13,28 @@ TEST_LOG := $(CURDIR)/target/test.log
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+install: $(if $(BINARY),,release) ## into PREFIX (/usr/local), below DESTDIR: the program, manual pages, completions
+	@binary='$(or $(BINARY),target/release/escrow)'
+	to='$(DESTDIR)$(or $(PREFIX),/usr/local)'
+	install -D -m 755 "$$binary" "$$to/bin/escrow"
+	mkdir -p "$$to/share/man/man1"
+	sed -n 's/^## escrow//p' docs/cli-reference.md | while read -r words; do
+		# Each word is a command of the one before.
+		"$$binary" man $$words > "$$to/share/man/man1/escrow$${words:+-$${words// /-}}.1"
+	done
+	while read -r shell file; do
+		mkdir -p "$$to/share/$${file%/*}"
+		"$$binary" completions "$$shell" > "$$to/share/$$file"
+	done <<-END
+		bash bash-completion/completions/escrow
+		zsh zsh/site-functions/_escrow
+		fish fish/vendor_completions.d/escrow.fish
+	END
+	echo "installed into $$to"
+
+release:
+	@cargo build --release --locked -p escrow-cli
 
 demo: ## build, then show the story so far on a throw-away world
 	@cargo build --quiet --locked -p escrow-cli

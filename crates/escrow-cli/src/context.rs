@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -228,6 +229,11 @@ pub(crate) fn socket() -> Option<PathBuf> {
     variable("ESCROW_SOCKET").map(PathBuf::from)
 }
 
+/// Where the user stands, if that is still there.
+pub(crate) fn here() -> Option<PathBuf> {
+    std::env::current_dir().ok()
+}
+
 /// The home directory of the user.
 pub(crate) fn user_home() -> Option<PathBuf> {
     variable("HOME").map(PathBuf::from)
@@ -236,6 +242,35 @@ pub(crate) fn user_home() -> Option<PathBuf> {
 /// The shell of the user.
 pub(crate) fn shell() -> Option<OsString> {
     variable("SHELL")
+}
+
+/// The command by which the user reads long output, as git finds it; `None` where there is none, or the terminal cannot.
+pub(crate) fn pager() -> Option<std::process::Command> {
+    if variable("TERM").is_none_or(|term| term == "dumb") {
+        return None;
+    }
+    // From the root directory, so that no repository names it.
+    let asked = std::process::Command::new("git")
+        .args(["-C", "/", "var", "GIT_PAGER"])
+        .output();
+    let told = match asked {
+        Ok(told) if told.status.success() => {
+            let text = told.stdout.strip_suffix(b"\n").unwrap_or(&told.stdout);
+            OsString::from_vec(text.to_vec())
+        }
+        _ => variable("PAGER").unwrap_or_else(|| "less".into()),
+    };
+    if told.is_empty() || told == "cat" {
+        return None;
+    }
+    let mut pager = std::process::Command::new("sh");
+    pager.arg("-c").arg(&told);
+    for (name, value) in [("LESS", "FRX"), ("LV", "-c")] {
+        if std::env::var_os(name).is_none() {
+            pager.env(name, value);
+        }
+    }
+    Some(pager)
 }
 
 /// A path as seen from the root directory, by its words alone: what it names need not be there.

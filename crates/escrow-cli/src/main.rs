@@ -17,6 +17,9 @@ use commands::Cli;
 fn main() -> ExitCode {
     context::open_many();
     let typed = context::arguments();
+    if commands::complete(&typed) {
+        return ExitCode::SUCCESS;
+    }
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
         Err(refused) => return error::usage(&refused, context::wants_json(&typed)),

@@ -79,6 +79,8 @@ pub(crate) struct Ui {
     aside: bool,
     lost: Cell<bool>,
     coloured: OnceCell<bool>,
+    /// What shows stdout on the terminal.
+    pager: RefCell<Option<std::process::Child>>,
     /// The document, until everything is known that belongs into it.
     pending: RefCell<Option<serde_json::Value>>,
     /// What a program should know beside the answer.
@@ -95,6 +97,7 @@ impl Ui {
             aside: false,
             lost: Cell::new(false),
             coloured: OnceCell::new(),
+            pager: RefCell::default(),
             pending: RefCell::default(),
             notices: RefCell::default(),
         }
@@ -144,8 +147,53 @@ impl Ui {
         }
     }
 
+    /// Shows what is written to stdout from now on through the user's pager, as git does, where that is a terminal.
+    pub(crate) fn page(&self) {
+        if self.json || self.aside || !self.is_terminal() {
+            return;
+        }
+        self.has_colours();
+        let Some(mut pager) = context::pager() else {
+            return;
+        };
+        // Without a pager the output is there all the same.
+        let Ok(mut child) = pager.stdin(std::process::Stdio::piped()).spawn() else {
+            return;
+        };
+        let pipe = child.stdin.take();
+        if pipe.is_some_and(|pipe| rustix::stdio::dup2_stdout(&pipe).is_ok()) {
+            self.pager.replace(Some(child));
+        }
+    }
+
+    /// Waits until the pager has shown everything and the user has read it.
+    fn end_pager(&self) {
+        let Some(mut pager) = self.pager.take() else {
+            return;
+        };
+        // It reads until nothing else has its input open.
+        match rustix::stdio::dup2_stdout(std::io::stderr()) {
+            Ok(()) | Err(_) => {}
+        }
+        match pager.wait() {
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// Whether people read stdout: it is escaped for a terminal then.
+    fn is_read(&self) -> bool {
+        self.pager.borrow().is_some() || std::io::stdout().is_terminal()
+    }
+
+    /// Whether stdout has colours; what it is is looked at once.
+    fn has_colours(&self) -> bool {
+        let look = || takes_colours(&std::io::stdout());
+        *self.coloured.get_or_init(look)
+    }
+
     /// Writes the document, with the notices if there are any.
     pub(crate) fn close(&self) {
+        self.end_pager();
         let notices = self.notices.take();
         let Some(mut document) = self.pending.take() else {
             for notice in &notices {
@@ -200,12 +248,9 @@ impl Ui {
         if self.aside {
             return talk(text);
         }
-        // One write for a line, and one look at what stdout is: lists can be long.
-        let coloured = self
-            .coloured
-            .get_or_init(|| takes_colours(&std::io::stdout()));
+        // One write for a line: lists can be long.
         let mut line = format!("{}\n", plain(text));
-        if !coloured {
+        if !self.has_colours() {
             line = anstream::adapter::strip_str(&line).to_string();
         }
         self.finish(ClosablePipe(std::io::stdout()).write_all(line.as_bytes()));
@@ -217,7 +262,7 @@ impl Ui {
             return Box::new(EscapingWriter(std::io::stderr()));
         }
         let out = std::io::stdout();
-        match out.is_terminal() {
+        match self.is_read() {
             true => Box::new(EscapingWriter(ClosablePipe(out))),
             false => Box::new(std::io::BufWriter::new(ClosablePipe(out))),
         }
@@ -228,7 +273,7 @@ impl Ui {
         let (out, talk) = (std::io::stdout(), std::io::stderr());
         match self.aside {
             true if takes_colours(&talk) => Box::new(EscapingWriter(PatchPainter::new(talk))),
-            false if out.is_terminal() && takes_colours(&out) => {
+            false if self.has_colours() => {
                 Box::new(EscapingWriter(PatchPainter::new(ClosablePipe(out))))
             }
             _ => self.content(),
@@ -274,8 +319,11 @@ impl Ui {
 
     /// Talk: what happened and what comes next.
     pub(crate) fn say(&self, text: &str) {
-        if !self.quiet && !self.json {
-            talk(text);
+        match self.quiet || self.json {
+            true => {}
+            // Beside the pager it would land on its screen.
+            false if self.pager.borrow().is_some() => self.line(text),
+            false => talk(text),
         }
     }
 
@@ -400,6 +448,15 @@ impl ReportFile {
 
 fn report_failed(at: &Location, error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot write the report '{at}': {error}"))
+}
+
+/// Whether there are colours everywhere, nowhere, or on terminals.
+pub(crate) fn choose_colours(everywhere: Option<bool>) {
+    match everywhere {
+        Some(true) => anstream::ColorChoice::Always.write_global(),
+        Some(false) => anstream::ColorChoice::Never.write_global(),
+        None => {}
+    }
 }
 
 /// Whether colours are wanted there.

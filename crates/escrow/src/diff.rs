@@ -1,5 +1,9 @@
 //! A diff as text: a listing, a summary, or a patch that `patch -p1` and `git apply` take.
 
+mod binary;
+mod renames;
+
+use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Write};
 
 use similar::TextDiff;
@@ -9,11 +13,40 @@ use crate::model::{
     Change, ChangeKind, ChangedField, Detail, DiffView, EntryInfo, EntryKind, ResourcePath,
 };
 
+pub use renames::{Rename, renames};
+
 /// A file above this size is named in a patch, not shown.
 const SHOWN: u64 = 4 << 20;
 
+/// The same where a patch may be binary.
+const SHOWN_BINARY: u64 = 64 << 20;
+
 /// How many unchanged lines stand around a change, unless that is said.
 pub const CONTEXT: usize = 3;
+
+/// How a patch is written.
+#[derive(Debug, Clone, Copy)]
+pub struct PatchOptions {
+    /// So many unchanged lines stand around each change.
+    pub context: usize,
+    /// Files that were moved are named as such.
+    pub renames: bool,
+    /// Binary and large files are in it too, in a form that only `git apply` takes.
+    pub binary: bool,
+    /// Words are marked that changed in a line: for people, not to be applied.
+    pub words: bool,
+}
+
+impl Default for PatchOptions {
+    fn default() -> Self {
+        Self {
+            context: CONTEXT,
+            renames: false,
+            binary: false,
+            words: false,
+        }
+    }
+}
 
 /// Where the bytes of both versions come from.
 pub trait VersionContents {
@@ -55,12 +88,34 @@ impl ChangeSummary {
     }
 }
 
-/// One line for each change: a letter, a tab, the escaped path.
-pub fn name_status(view: &DiffView, to: &mut dyn Write) -> Result<()> {
+/// One line for each change: a letter, a tab, the escaped path; of what was moved or copied, `R` or `C`, how much of it
+/// is the same, and both paths.
+pub fn name_status(
+    view: &DiffView,
+    renames: &BTreeMap<ResourcePath, Rename>,
+    to: &mut dyn Write,
+) -> Result<()> {
+    let moved = moved_from(renames);
     for change in &view.changes {
-        writeln!(to, "{}\t{}", change.kind.letter(), change.path).map_err(Error::Output)?;
+        let path = &change.path;
+        match renames.get(path) {
+            _ if change.kind == ChangeKind::Deleted && moved.contains(path) => Ok(()),
+            Some(rename) => {
+                let letter = if rename.copied { 'C' } else { 'R' };
+                let (from, similarity) = (&rename.from, rename.similarity);
+                writeln!(to, "{letter}{similarity:03}\t{from}\t{path}")
+            }
+            None => writeln!(to, "{}\t{path}", change.kind.letter()),
+        }
+        .map_err(Error::Output)?;
     }
     Ok(())
+}
+
+/// The paths from which something was moved away.
+pub fn moved_from(renames: &BTreeMap<ResourcePath, Rename>) -> HashSet<&ResourcePath> {
+    let moved = renames.values().filter(|one| !one.copied);
+    moved.map(|one| &one.from).collect()
 }
 
 /// One line for each change: the escaped path.
@@ -74,17 +129,25 @@ pub fn name_only(view: &DiffView, to: &mut dyn Write) -> Result<()> {
 /// The changes as a unified patch in git's form.
 ///
 /// Text is shown line by line; what is binary or very large is named with its sizes. Owners and
-/// attributes have no place in a patch: they are named on a line of their own. Around each change stand `context`
-/// unchanged lines.
+/// attributes have no place in a patch: they are named on a line of their own.
 pub fn patch(
     view: &DiffView,
     contents: &dyn VersionContents,
-    context: usize,
+    options: &PatchOptions,
     to: &mut dyn Write,
 ) -> Result<()> {
-    let one = |change: &Change, to: &mut dyn Write| one(change, contents, context, to);
+    let mut renames = match options.renames {
+        true => renames(view, contents)?,
+        false => BTreeMap::new(),
+    };
+    // Git does not take a copy back.
+    renames.retain(|_, one| !one.copied);
+    let moved = moved_from(&renames);
     for change in &view.changes {
+        let rename = renames.get(&change.path);
+        let one = |change: &Change, to: &mut dyn Write| one(change, rename, contents, options, to);
         match change.kind {
+            ChangeKind::Deleted if moved.contains(&change.path) => {}
             ChangeKind::TypeChanged => {
                 let path = || change.path.clone();
                 if let (Some(old), Some(new)) = (&change.old, &change.new) {
@@ -100,7 +163,8 @@ pub fn patch(
 
 /// The difference of two texts, in unified form.
 pub fn text(old: &[u8], new: &[u8], from: &str, into: &str) -> Vec<u8> {
-    hunks(old, new, CONTEXT, from.as_bytes(), into.as_bytes())
+    let options = PatchOptions::default();
+    hunks(old, new, &options, from.as_bytes(), into.as_bytes())
 }
 
 /// How many lines a change adds and takes away; `None` of what is not shown line by line.
@@ -143,10 +207,14 @@ pub fn line_counts(
 
 fn one(
     change: &Change,
+    rename: Option<&Rename>,
     contents: &dyn VersionContents,
-    context: usize,
+    options: &PatchOptions,
     to: &mut dyn Write,
 ) -> Result<()> {
+    let moved = rename.and_then(|rename| moved(change, rename));
+    let change = moved.as_ref().unwrap_or(change);
+    let before = rename.map_or(&change.path, |rename| &rename.from);
     let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(Error::Output);
     if let Detail::Row(row) = &change.detail {
         // A row has no place in a patch of files.
@@ -163,20 +231,30 @@ fn one(
     if !shown || only_remarks {
         return Ok(());
     }
-    let (a, b) = (quoted(b"a/", &change.path), quoted(b"b/", &change.path));
+    let (a, b) = (quoted(b"a/", before), quoted(b"b/", &change.path));
     if change.kind == ChangeKind::ModeChanged {
         return write(&header(change, &a, &b));
     }
-    let old = match side(change.old.as_ref(), &|| contents.original(&change.path)) {
+    let original = || contents.original(before);
+    let sandbox = || contents.sandbox(&change.path);
+    let old = match side(change.old.as_ref(), &original) {
         Err(Error::Fs(error)) if error.is_absent() || error.leaves() => {
             let gone = format!("# the original's version is gone: {}\n", change.path);
             return write(gone.as_bytes());
         }
         answer => answer?,
     };
-    let new = side(change.new.as_ref(), &|| contents.sandbox(&change.path))?;
+    let new = side(change.new.as_ref(), &sandbox)?;
     let null = b"/dev/null".to_vec();
-    let head = header(change, &a, &b);
+    let mut head = header(change, &a, &b);
+    if let Some(rename) = rename {
+        let word = if rename.copied { "copy" } else { "rename" };
+        head.extend(format!("similarity index {}%\n", rename.similarity).into_bytes());
+        for (which, path) in [("from", &rename.from), ("to", &change.path)] {
+            head.extend(format!("{word} {which} ").into_bytes());
+            head.extend([quoted(b"", path), b"\n".to_vec()].concat());
+        }
+    }
     let from = if change.old.is_some() {
         a
     } else {
@@ -186,7 +264,31 @@ fn one(
     match (old, new) {
         (DiffSide::Text(old), DiffSide::Text(new)) => {
             write(&head)?;
-            write(&hunks(&old, &new, context, &from, &into))
+            write(&hunks(&old, &new, options, &from, &into))
+        }
+        _ if options.binary => {
+            let bytes = |facts: Option<&EntryInfo>, open: &Opener<'_>| match facts {
+                Some(_) => read_side(SHOWN_BINARY, open),
+                None => Ok(Some(Vec::new())),
+            };
+            let sides = (
+                bytes(change.old.as_ref(), &original)?,
+                bytes(change.new.as_ref(), &sandbox)?,
+            );
+            let (Some(old), Some(new)) = sides else {
+                return write(sizes(change).as_bytes());
+            };
+            let name = |facts: Option<&EntryInfo>, bytes: &[u8]| match facts {
+                Some(_) => binary::blob_name(bytes),
+                None => "0".repeat(40),
+            };
+            write(&head)?;
+            let (from, into) = (
+                name(change.old.as_ref(), &old),
+                name(change.new.as_ref(), &new),
+            );
+            write(format!("index {from}..{into}\n").as_bytes())?;
+            write(&binary::literals(&old, &new))
         }
         _ => {
             write(sizes(change).as_bytes())?;
@@ -199,6 +301,16 @@ fn one(
             write(&[b"Binary files ", &*from, b" and ", &into, b" differ\n"].concat())
         }
     }
+}
+
+/// A file that came from elsewhere, as a change of what it was there.
+fn moved(change: &Change, rename: &Rename) -> Option<Change> {
+    let (old, new) = (rename.old.clone(), change.new.clone()?);
+    let mut fields = vec![ChangedField::Content];
+    if old.mode != new.mode {
+        fields.push(ChangedField::Mode);
+    }
+    Change::between(change.path.clone(), old, new, fields)
 }
 
 /// What stands above the line by which git says that a patch cannot show everything. `git apply`
@@ -294,10 +406,18 @@ enum DiffSide {
     Opaque,
 }
 
-fn side(
-    facts: Option<&EntryInfo>,
-    open: &dyn Fn() -> Result<Box<dyn Read + Send>>,
-) -> Result<DiffSide> {
+/// Opens one version of a file.
+type Opener<'a> = dyn Fn() -> Result<Box<dyn Read + Send>> + 'a;
+
+/// The bytes of one version; `None` where there are more than `limit`.
+fn read_side(limit: u64, open: &Opener<'_>) -> Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    let read = open()?.take(limit + 1).read_to_end(&mut bytes);
+    read.map_err(Error::Output)?;
+    Ok((bytes.len() as u64 <= limit).then_some(bytes))
+}
+
+fn side(facts: Option<&EntryInfo>, open: &Opener<'_>) -> Result<DiffSide> {
     let Some(facts) = facts else {
         return Ok(DiffSide::Text(Vec::new()));
     };
@@ -307,16 +427,9 @@ fn side(
     if facts.size > SHOWN {
         return Ok(DiffSide::Opaque);
     }
-    let mut bytes = Vec::new();
-    open()?
-        .take(SHOWN + 1)
-        .read_to_end(&mut bytes)
-        .map_err(Error::Output)?;
-    let binary = bytes.len() as u64 > SHOWN || bytes.contains(&0);
-    Ok(if binary {
-        DiffSide::Opaque
-    } else {
-        DiffSide::Text(bytes)
+    Ok(match read_side(SHOWN, open)? {
+        Some(bytes) if !bytes.contains(&0) => DiffSide::Text(bytes),
+        _ => DiffSide::Opaque,
     })
 }
 
@@ -331,11 +444,15 @@ fn compared<'a>(old: &'a [&'a [u8]], new: &'a [&'a [u8]]) -> TextDiff<'a, 'a, [u
         .diff_slices(old, new)
 }
 
-fn hunks(old: &[u8], new: &[u8], context: usize, from: &[u8], into: &[u8]) -> Vec<u8> {
+fn hunks(old: &[u8], new: &[u8], options: &PatchOptions, from: &[u8], into: &[u8]) -> Vec<u8> {
     let (old, new) = (lines(old), lines(new));
     let diff = compared(&old, &new);
     let mut body = Vec::new();
-    for hunk in diff.unified_diff().context_radius(context).iter_hunks() {
+    for hunk in diff
+        .unified_diff()
+        .context_radius(options.context)
+        .iter_hunks()
+    {
         if body.is_empty() {
             // A tab ends a name that has spaces.
             let end = |name: &[u8]| {
@@ -348,6 +465,20 @@ fn hunks(old: &[u8], new: &[u8], context: usize, from: &[u8], into: &[u8]) -> Ve
             body.extend([b"--- ", from, end(from), b"+++ ", into, end(into)].concat());
         }
         body.extend(format!("{}\n", hunk.header()).into_bytes());
+        if options.words {
+            let (mut before, mut after) = (Vec::new(), Vec::new());
+            for change in hunk.iter_changes() {
+                let line: &[u8] = change.value();
+                if change.tag() != similar::ChangeTag::Insert {
+                    before.extend_from_slice(line);
+                }
+                if change.tag() != similar::ChangeTag::Delete {
+                    after.extend_from_slice(line);
+                }
+            }
+            mark_words(&before, &after, &mut body);
+            continue;
+        }
         for change in hunk.iter_changes() {
             body.push(match change.tag() {
                 similar::ChangeTag::Equal => b' ',
@@ -362,6 +493,39 @@ fn hunks(old: &[u8], new: &[u8], context: usize, from: &[u8], into: &[u8]) -> Ve
         }
     }
     body
+}
+
+/// The lines of a hunk, with the words that went and came as git marks them.
+fn mark_words(before: &[u8], after: &[u8], body: &mut Vec<u8>) {
+    let diff = TextDiff::configure()
+        .timeout(std::time::Duration::from_secs(5))
+        .diff_words(before, after);
+    for part in diff.ops() {
+        let (mut went, mut came) = (Vec::new(), Vec::new());
+        for change in diff.iter_changes(part) {
+            let word: &[u8] = change.value();
+            match change.tag() {
+                similar::ChangeTag::Equal => body.extend_from_slice(word),
+                similar::ChangeTag::Delete => went.extend_from_slice(word),
+                similar::ChangeTag::Insert => came.extend_from_slice(word),
+            }
+        }
+        for (text, open, close) in [(went, b"[-", b"-]"), (came, b"{+", b"+}")] {
+            for line in lines(&text) {
+                let (words, end) = match line.strip_suffix(b"\n") {
+                    Some(words) => (words, &b"\n"[..]),
+                    None => (line, &b""[..]),
+                };
+                if !words.is_empty() {
+                    body.extend([&open[..], words, &close[..]].concat());
+                }
+                body.extend_from_slice(end);
+            }
+        }
+    }
+    if body.last().is_some_and(|last| *last != b'\n') {
+        body.push(b'\n');
+    }
 }
 
 /// A name as git writes it in a patch: plain where it is plain, else quoted as in C.

@@ -95,6 +95,7 @@ impl Asker<'_> {
             verbose: _,
             quiet: _,
             yes: _,
+            color: _,
         } = &cli.global;
         let chosen = [
             ("--principal", principal.is_some()),

@@ -1,15 +1,16 @@
-//! `escrow diff`: everything a plan changed, in four forms.
+//! `escrow diff`: everything a plan changed, in several forms.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use escrow::diff::{self, ChangeSummary};
+use escrow::diff::{self, ChangeSummary, PatchOptions, Rename};
 use escrow::error::Error;
 use escrow::manager::{PlanDiff, ResourceDiff};
 use escrow::model::text::escape;
-use escrow::model::{Change, ChangeKind, ChangedField, Detail, EntryInfo, WholeDirs};
+use escrow::model::{Change, ChangeKind, ChangedField, Detail, EntryInfo, ResourcePath, WholeDirs};
 use serde_json::{Value, json};
 
 use super::answer::Asker;
@@ -44,7 +45,7 @@ pub(crate) struct DiffArgs {
     #[arg(long, group = "form")]
     stat: bool,
     /// Name everything in such directories too
-    #[arg(long, conflicts_with_all = ["name_status", "name_only", "patch"])]
+    #[arg(long, conflicts_with_all = ["name_status", "name_only", "patch", "binary", "word_diff"])]
     all: bool,
     /// One letter and one path for each change: A added, M modified, D deleted, T other type,
     /// P permissions, owner or attributes
@@ -58,16 +59,26 @@ pub(crate) struct DiffArgs {
     #[arg(long, short, group = "form")]
     patch: bool,
     /// With --patch, so many unchanged lines around each change
-    #[arg(long, short = 'U', value_name = "LINES", requires = "patch", default_value_t = diff::CONTEXT)]
+    #[arg(long, short = 'U', value_name = "LINES", default_value_t = diff::CONTEXT)]
     unified: usize,
+    /// A patch with binary and large files in it, which `git apply` takes
+    #[arg(long, group = "form")]
+    binary: bool,
+    /// Line by line, with the words marked that changed in a line
+    #[arg(long, group = "form")]
+    word_diff: bool,
+    /// Name files that were moved or copied as such, also in the other forms: those with the same bytes, and those of
+    /// which at least half of the lines are the same
+    #[arg(long, short = 'M', conflicts_with = "name_only")]
+    find_renames: bool,
     /// What changed since this checkpoint, instead of what would be released
-    #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["resource", "patch", "scratch"])]
+    #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["resource", "patch", "binary", "word_diff", "find_renames", "scratch"])]
     since: Option<String>,
     /// Until this checkpoint instead of now
     #[arg(long, value_name = "CHECKPOINT", requires = "since")]
     until: Option<String>,
     /// What commands wrote into the home directory; it is thrown away, never committed
-    #[arg(long, conflicts_with_all = ["resource", "patch"])]
+    #[arg(long, conflicts_with_all = ["resource", "patch", "binary", "word_diff", "find_renames"])]
     scratch: bool,
 }
 
@@ -83,6 +94,9 @@ impl DiffArgs {
             name_only: _,
             patch: _,
             unified: _,
+            binary: _,
+            word_diff: _,
+            find_renames: _,
             since: _,
             until: _,
             scratch: _,
@@ -129,17 +143,35 @@ impl DiffArgs {
             false => None,
         };
         let diffs = &found.resources;
+        // The form for people has them unless nothing tells them.
+        let lists = !self.name_status && !self.name_only && !ui.is_json();
+        let found_renames = |one: &ResourceDiff| match since.is_none()
+            && one.view.resource.root().is_some()
+            && (self.find_renames || lists)
+        {
+            true => diff::renames(&one.diff, &context.manager.contents(&found, &one.view)?),
+            false => Ok(BTreeMap::new()),
+        };
         if ui.is_json() {
-            let resources: Vec<Value> = diffs.iter().map(document).collect();
+            let mut resources = Vec::new();
+            for one in diffs {
+                let mut document = document(one);
+                if self.find_renames {
+                    document["renames"] = found_renames(one)?.iter().map(renamed).collect();
+                }
+                resources.push(document);
+            }
             ui.document(&json!({"plan": plan.name, "digest": digest, "resources": resources}));
             return Ok(());
         }
+        ui.page();
         let changed = diffs.iter().any(|one| !one.diff.is_empty());
         let digest = digest.filter(|_| changed);
         if diffs.is_empty() {
             ui.say(&format!("the plan {} has no sandboxes", plan.name));
         }
-        if !self.name_status && !self.name_only && !self.patch {
+        let patch = self.patch || self.binary || self.word_diff;
+        if !self.name_status && !self.name_only && !patch {
             for one in diffs {
                 // Lines are counted of files as they are now.
                 let files = since.is_none() && one.view.resource.root().is_some();
@@ -151,12 +183,18 @@ impl DiffArgs {
                     Some(contents) => diff::line_counts(change, contents),
                     None => Ok(None),
                 };
-                stat(one, &lines, self.all, ui)?;
+                stat(one, &found_renames(one)?, &lines, self.all, ui)?;
             }
             show_report(digest, ui);
             return Ok(());
         }
-        let mut out = match self.patch {
+        let options = PatchOptions {
+            context: self.unified,
+            renames: self.find_renames,
+            binary: self.binary,
+            words: self.word_diff,
+        };
+        let mut out = match patch && !self.word_diff {
             true => ui.patch(),
             false => ui.content(),
         };
@@ -164,13 +202,13 @@ impl DiffArgs {
             if diffs.len() > 1 {
                 writeln!(out, "# {}", one.view.resource.name).map_err(Error::Output)?;
             }
-            match (self.patch, self.name_only) {
+            match (patch, self.name_only) {
                 (true, _) => {
                     let contents = context.manager.contents(&found, &one.view)?;
-                    diff::patch(&one.diff, &contents, self.unified, &mut out)?;
+                    diff::patch(&one.diff, &contents, &options, &mut out)?;
                 }
                 (_, true) => diff::name_only(&one.diff, &mut out)?,
-                _ => diff::name_status(&one.diff, &mut out)?,
+                _ => diff::name_status(&one.diff, &found_renames(one)?, &mut out)?,
             }
         }
         out.flush().map_err(Error::Output)?;
@@ -226,7 +264,7 @@ fn scratch(context: &Context, plan: &escrow::Plan, ui: &Ui) -> Result<(), Failur
         ui.say("nothing was written into the home directory");
     }
     let mut out = ui.content();
-    diff::name_status(&diff, &mut out)?;
+    diff::name_status(&diff, &BTreeMap::new(), &mut out)?;
     out.flush().map_err(Error::Output)?;
     Ok(())
 }
@@ -240,12 +278,19 @@ fn document(one: &ResourceDiff) -> Value {
     })
 }
 
+/// A file that was moved or copied, as JSON.
+fn renamed((to, rename): (&ResourcePath, &Rename)) -> Value {
+    let more = json!({"similarity": rename.similarity, "copied": rename.copied});
+    json!({"from": show::with_path(&rename.from, json!({})), "to": show::with_path(to, more)})
+}
+
 /// How many lines come and go, of what is shown line by line.
 type LineCounts = Option<(usize, usize)>;
 
 /// The default form: for people.
 fn stat(
     one: &ResourceDiff,
+    renames: &BTreeMap<ResourcePath, Rename>,
     line_counts: &dyn Fn(&Change) -> escrow::Result<LineCounts>,
     all: bool,
     ui: &Ui,
@@ -261,9 +306,18 @@ fn stat(
         true => WholeDirs::default(),
         false => WholeDirs::of(&one.diff),
     };
-    let mut counted = 0;
+    let (mut counted, moved) = (0, diff::moved_from(renames));
     for change in &one.diff.changes {
-        if dirs.hides(&change.path) || !rows.show(change, ui) {
+        let goes = change.kind == ChangeKind::Deleted && moved.contains(&change.path);
+        if goes || dirs.hides(&change.path) || !rows.show(change, ui) {
+            continue;
+        }
+        if let Some(rename) = renames.get(&change.path) {
+            let word = if rename.copied { "copied" } else { "renamed" };
+            let word = paint(Tone::Careful, &format!("{word:<8}"));
+            let same = paint(Tone::Faint, &format!("{}% the same", rename.similarity));
+            let (from, to) = (&rename.from, &change.path);
+            ui.line(&format!("  {word}  {from} → {to}  {same}"));
             continue;
         }
         let (word, tone) = match change.kind {

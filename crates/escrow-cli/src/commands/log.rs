@@ -59,6 +59,7 @@ impl LogArgs {
         if ui.is_json() {
             return self.stream(context, plan.as_ref(), ui);
         }
+        ui.page();
         let mut none = true;
         self.each(context, plan.as_ref(), |one| {
             none = false;

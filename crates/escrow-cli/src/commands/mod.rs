@@ -35,13 +35,15 @@ mod types;
 mod undo;
 mod write;
 
+pub(crate) use completions::complete;
+
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::Ui;
+use crate::ui::{self, Ui};
 
 /// Let an agent work on the real thing without touching it.
 ///
@@ -62,7 +64,8 @@ use crate::ui::Ui;
         ESCROW_CONFIG            the project's configuration, instead of an escrow.yaml here or above\n  \
         ESCROW_PRINCIPAL         who acts\n  \
         ESCROW_SANDBOX_STRATEGY  how sandboxes are made unless a command or a resource says otherwise\n  \
-        NO_COLOR                 no colours, also on a terminal"
+        NO_COLOR                 no colours, also on a terminal\n  \
+        GIT_PAGER, PAGER         what shows a long `diff` or `log` on a terminal, as for git"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -97,6 +100,17 @@ pub(crate) struct GlobalArgs {
     /// Do not ask
     #[arg(short, long, global = true)]
     pub(crate) yes: bool,
+    /// Whether to use colours; `auto` does on a terminal
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) color: ColorArg,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(crate) enum ColorArg {
+    #[default]
+    Auto,
+    Always,
+    Never,
 }
 
 #[derive(Debug, Subcommand)]
@@ -141,6 +155,11 @@ enum Command {
 impl GlobalArgs {
     /// How it is answered.
     pub(crate) fn ui(&self) -> Ui {
+        ui::choose_colours(match self.color {
+            ColorArg::Auto => None,
+            ColorArg::Always => Some(true),
+            ColorArg::Never => Some(false),
+        });
         Ui::new(self.json, self.quiet, self.verbose).yes(self.yes)
     }
 }

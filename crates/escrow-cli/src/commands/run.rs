@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use escrow::Plan;
-use escrow::diff;
+use escrow::diff::{self, PatchOptions};
 use escrow::error::Error;
 use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
 use escrow::model::text::Location;
@@ -586,7 +586,7 @@ fn ask(
                 for one in &found.resources {
                     let mut out = aside.patch();
                     let contents = context.manager.contents(&found, &one.view)?;
-                    diff::patch(&one.diff, &contents, diff::CONTEXT, &mut out)?;
+                    diff::patch(&one.diff, &contents, &PatchOptions::default(), &mut out)?;
                     out.flush().map_err(Error::Output)?;
                 }
             }

@@ -193,10 +193,58 @@ fn every_command_has_help_a_page_and_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(cli.ok(["completions", shell]).contains("escrow"), "{shell}");
     }
+    cli.plan("try", "./app", "filesystem_copy");
+    cli.ok("checkpoint create try -m before-lunch");
+    // As a shell asks: what is typed so far, and the word that is completed.
+    let ask = r#"set -e; PATH=$(dirname "$1"):$PATH; source <("$1" completions bash)
+        one() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9; COMPREPLY=()
+            _clap_complete_escrow escrow "${@: -1}" x; echo "${COMPREPLY[*]}"; }
+        one escrow commit t; one escrow restore before; one escrow read try ap
+        one escrow run --strategy filesystem_; one escrow pla"#;
+    let told = cli.behind(&["bash", "-c", ask, "bash"], "").output();
+    let told = told.expect("there is a bash");
+    assert_eq!(
+        String::from_utf8_lossy(&told.stdout),
+        "try\nbefore-lunch\napp\nfilesystem_copy\nplan\n",
+        "{}",
+        String::from_utf8_lossy(&told.stderr)
+    );
     let script = cli.ok(["completions", "bash"]);
     let check = Command::new("bash")
         .args(["-n", "-c", &script])
         .status()
         .expect("there is a bash");
     assert!(check.success());
+}
+
+/// `make install` puts the program, every manual page and the completions where a package has them.
+#[test]
+fn make_install_has_pages_and_completions() {
+    let (world, _cli) = world();
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (binary, to) = (binary(), world.dir("dest"));
+    let arg = |name: &str, path: &Path| format!("{name}={}", path.display());
+    let out = Command::new("make")
+        .arg("-C")
+        .arg(top)
+        .args(["install", "PREFIX=/usr"])
+        .args([arg("BINARY", &binary), arg("DESTDIR", &to)])
+        .output()
+        .expect("there is a make");
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    for name in [
+        "bin/escrow",
+        "share/man/man1/escrow.1",
+        "share/man/man1/escrow-plan-create.1",
+        "share/bash-completion/completions/escrow",
+        "share/zsh/site-functions/_escrow",
+        "share/fish/vendor_completions.d/escrow.fish",
+    ] {
+        let size = fs::metadata(to.join("usr").join(name)).map(|meta| meta.len());
+        assert!(size.is_ok_and(|size| size > 100), "{name}");
+    }
 }

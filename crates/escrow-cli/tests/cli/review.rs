@@ -183,3 +183,147 @@ fn every_patch_is_taken_by_git_and_by_patch() {
         }
     }
 }
+
+/// What is in a tree, as a patch knows it: no directories.
+const LIST: &str = "find . ! -type d -printf '%p %M %l ' -exec sh -c 'test -L \"$1\" || sha256sum < \"$1\"' sh {} \\; -printf '\\n' | sort";
+
+/// Binary files of all sizes, and files that were moved or copied and changed, there and back.
+#[test]
+fn a_binary_patch_with_renames_is_taken_by_git() {
+    for seed in 0..6 {
+        let mut rng = Rng::new(seed);
+        let (world, cli) = world();
+        let tree = world.dir("tree");
+        let bytes = |rng: &mut Rng| {
+            let size = rng.pick(&[0, 1, 3, 52, 53, 5000, 70_000]);
+            (0..size).map(|_| rng.below(7) as u8).collect::<Vec<u8>>()
+        };
+        (0..10).for_each(|_| scatter(&mut rng, &tree));
+        for name in ["bin a", "bin b", "dir/bin"] {
+            fs::create_dir_all(tree.join("dir")).expect("a directory");
+            write(tree.join(name), bytes(&mut rng));
+        }
+        cli.plan("try", "./tree", "filesystem_copy");
+        let sandbox = PathBuf::from(cli.ok("path try tree").trim_end());
+        (0..4).for_each(|_| scatter(&mut rng, &sandbox));
+        write(sandbox.join("bin a"), bytes(&mut rng));
+        sh(
+            &sandbox,
+            "mv 'bin b' 'dir/moved b'; cp dir/bin dir/copy; rm dir/bin",
+        );
+        write(sandbox.join("new bin"), bytes(&mut rng));
+        let files = sh(
+            &sandbox,
+            "find . -type f ! -name '*bin*' | sort | head -n 3",
+        );
+        for (number, file) in files.lines().enumerate() {
+            if number > 0 && sandbox.join(file).exists() {
+                sh(
+                    &sandbox,
+                    &format!("mv '{file}' 'moved {number}'; echo more >> 'moved {number}'"),
+                );
+            }
+        }
+        let patch = cli.run("diff try --binary -M").stdout;
+        write(world.at("given"), &patch);
+        let copy = world.dir("copy");
+        sh(world.path(), "cp -a tree/. copy");
+        let before = sh(&copy, LIST);
+        for (way, expected) in [("", sh(&sandbox, LIST)), ("-R", before)] {
+            let line = format!(
+                "git apply {way} -p1 < ../given >&2 || {{ head -c 9000 ../given >&2; exit 1; }}"
+            );
+            sh(&copy, &line);
+            assert_eq!(sh(&copy, LIST), expected, "{seed} {way}");
+        }
+    }
+}
+
+#[test]
+fn what_was_moved_or_copied_is_named_and_words_are_marked() {
+    let (world, cli) = world();
+    let lines = |words: &str| {
+        words
+            .split(' ')
+            .map(|word| format!("{word}\n"))
+            .collect::<String>()
+    };
+    let tree = world.dir("tree");
+    write(tree.join("a"), lines("a1 a2 a3 a4 a5 a6"));
+    write(tree.join("b"), lines("b1 b2 b3 b4 b5 b6"));
+    write(tree.join("c"), lines("c1 c2 c3 c4 c5 c6"));
+    write(tree.join("d"), "one two three\n");
+    cli.plan("try", "./tree", "overlay");
+    let script = "cd tree; mv a moved; mkdir sub; mv b sub/b; echo more >> sub/b; cp c copy; echo x > c; echo 'one zwei three' > d";
+    cli.ok(["run", "--plan", "try", "--", "sh", "-c", script]);
+    let shown = cli.ok("diff try");
+    has(
+        &shown,
+        [
+            "renamed   a → moved  100% the same\n",
+            "renamed   b → sub/b  78% the same\n",
+            "copied    c → copy  100% the same\n",
+        ],
+    );
+    lacks(&shown, ["  deleted  "]);
+    let plain = cli.ok("diff try --name-status");
+    has(&plain, ["D\ta\n", "A\tmoved\n"]);
+    let named = cli.ok("diff try -M --name-status");
+    has(
+        &named,
+        ["R100\ta\tmoved\n", "R078\tb\tsub/b\n", "C100\tc\tcopy\n"],
+    );
+    lacks(&named, ["D\t"]);
+    let patch = cli.ok("diff try -M --patch");
+    has(&patch, ["rename from a\nrename to moved\n", "+more\n"]);
+    let renames = json(&cli, "diff try -M")["resources"][0]["renames"].clone();
+    assert_eq!(renames[1]["to"]["path"], "moved", "{renames}");
+    has(
+        &cli.ok("diff try --word-diff d"),
+        ["one [-two-]{+zwei+} three\n"],
+    );
+    lacks(&patch, ["\x1b"]);
+    has(
+        &cli.ok("diff try --patch --color always"),
+        ["\x1b[32m+more"],
+    );
+}
+
+#[test]
+fn a_terminal_shows_a_diff_through_the_pager_of_git() {
+    let (_world, cli) = world();
+    cli.plan("try", "./app", "overlay");
+    put(&cli, "try app a.txt", "new \x1b[31mred\n");
+    let paged = |term: &str, pager: &str, line: &str| {
+        let terminal = Terminal::new(24, 100);
+        let cli = cli.clone().env("TERM", term).env("GIT_PAGER", pager);
+        let mut child = terminal.start(cli.command(line));
+        assert!(
+            child.wait().expect("it ends").success(),
+            "{}",
+            terminal.text()
+        );
+        terminal.expect("\n");
+        terminal.text()
+    };
+    let pager = "sed 's/^/paged: /'";
+    let shown = paged("xterm", pager, "diff try --patch");
+    // Colours are kept, and what others wrote is escaped.
+    has(
+        &shown,
+        ["paged: ", "\x1b[32m+new \\x1b[31mred", "paged: digest: "],
+    );
+    has(&paged("xterm", pager, "log"), ["paged: "]);
+    for (term, pager, line) in [
+        ("dumb", pager, "diff try"),
+        ("xterm", "cat", "diff try"),
+        ("xterm", pager, "--json diff try"),
+        ("xterm", pager, "status"),
+    ] {
+        lacks(&paged(term, pager, line), ["paged: "]);
+    }
+    // One that ends early has read enough; one that is not there hides nothing that went wrong.
+    paged("xterm", "head -n 1", "diff try --patch");
+    let piped = cli.clone().env("TERM", "xterm").env("GIT_PAGER", pager);
+    lacks(&piped.ok("diff try"), ["paged: "]);
+}

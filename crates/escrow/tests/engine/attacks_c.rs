@@ -31,8 +31,14 @@ pub(crate) fn patch(sandbox: &Sandboxed) -> String {
         .contents(&diffs, &one.view)
         .must("both sides are there");
     let mut text = Vec::new();
-    diff::name_status(&one.diff, &mut text).expect("memory takes it");
-    diff::patch(&one.diff, &contents, diff::CONTEXT, &mut text).expect("memory takes it");
+    diff::name_status(&one.diff, &Default::default(), &mut text).expect("memory takes it");
+    diff::patch(
+        &one.diff,
+        &contents,
+        &diff::PatchOptions::default(),
+        &mut text,
+    )
+    .expect("memory takes it");
     String::from_utf8(text).expect("what is shown is text")
 }
 
