@@ -109,36 +109,23 @@ impl OverlayMount<'_> {
     /// # Panics
     /// When mounting or the script fails, with both streams.
     pub fn run(&self, script: &str) -> Output {
-        self.start(script, false, None)
-    }
-
-    /// [`OverlayMount::run`] as the test user, who must own the upper and work directories. [`XattrKind::User`] only.
-    pub fn run_as_user(&self, script: &str) -> Output {
-        self.start(script, true, None)
+        self.start(script, None)
     }
 
     /// Copies the merged view by `cp -a`, from inside, to `dest`, which is made if need be. `cp` cannot copy paths
     /// beyond PATH_MAX, nor, in a user namespace, owners other than the caller and `trusted.*`.
     pub fn snapshot_merged_to(&self, dest: &Path) {
-        self.start(SNAPSHOT, false, Some(dest));
+        self.start(SNAPSHOT, Some(dest));
     }
 
-    /// [`OverlayMount::snapshot_merged_to`] as the test user.
-    pub fn snapshot_merged_to_as_user(&self, dest: &Path) {
-        self.start(SNAPSHOT, true, Some(dest));
-    }
-
-    fn start(&self, script: &str, user: bool, dest: Option<&Path>) -> Output {
+    fn start(&self, script: &str, dest: Option<&Path>) -> Output {
         let world = World::new();
         let merged = world.dir("merged");
         // A file, because one argument of a process is at most 128 KiB.
         let file = world.path().join("script");
         std::fs::write(&file, script)
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
-        if user {
-            world.chown_to_user();
-        }
-        let (mut command, options) = self.unshare(user && is_root());
+        let (mut command, options) = self.unshare();
         command.args(["sh", "-eu", "-c", WRAPPER, "overlay"]);
         command
             .args([self.lower, self.upper, self.work, &merged, &file])
@@ -151,22 +138,22 @@ impl OverlayMount<'_> {
         process::succeed(command)
     }
 
-    fn unshare(&self, user: bool) -> (Command, &'static OsStr) {
-        match (self.xattr, user || !is_root()) {
-            (XattrKind::Trusted, false) => {
+    fn unshare(&self) -> (Command, &'static OsStr) {
+        match (self.xattr, is_root()) {
+            (XattrKind::Trusted, true) => {
                 let mut command = Command::new("unshare");
                 command.arg("-m");
                 (command, OsStr::new(""))
             }
-            (XattrKind::Trusted, true) => {
+            (XattrKind::Trusted, false) => {
                 panic!("only root can mount an overlay with trusted.overlay.* marks")
             }
-            (XattrKind::User, false) => {
+            (XattrKind::User, true) => {
                 let mut command = Command::new("unshare");
                 command.args(["-U", "-m", "--map-root-user"]);
                 (command, OsStr::new("userxattr,"))
             }
-            (XattrKind::User, true) => {
+            (XattrKind::User, false) => {
                 let mut command = as_user("unshare");
                 // The user keeps the own id; mount(8) is content with capabilities in place of the id 0.
                 command.args(["-U", "-m", "--map-current-user", "--keep-caps"]);

@@ -32,12 +32,9 @@ fn a_rerun_that_runs_nothing_or_fails_is_noticed() {
     assert!(panic.is_err());
 }
 
-fn check_overlay(world: &World, xattr: XattrKind, user: bool) {
+fn check_overlay(world: &World, xattr: XattrKind) {
     let [lower, upper, work] = ["lower", "upper, layer", "work:\\"].map(|name| world.dir(name));
     tree::build(&lower, "keep \"k\"\ngone \"g\"\nsub/a \"a\"\nsub/b \"b\"");
-    if user {
-        world.chown_to_user();
-    }
     let mount = OverlayMount {
         lower: &lower,
         upper: &upper,
@@ -46,17 +43,8 @@ fn check_overlay(world: &World, xattr: XattrKind, user: bool) {
     };
     let copy = world.at("copy");
     let script = "rm gone; echo n > new; rm -rf sub; mkdir sub; echo c > sub/c; cat keep";
-    let output = if user {
-        mount.run_as_user(script)
-    } else {
-        mount.run(script)
-    };
-    assert_eq!(output.stdout, b"k");
-    if user {
-        mount.snapshot_merged_to_as_user(&copy)
-    } else {
-        mount.snapshot_merged_to(&copy)
-    };
+    assert_eq!(mount.run(script).stdout, b"k");
+    mount.snapshot_merged_to(&copy);
     assert_eq!(
         tree::render(&copy),
         "keep \"k\"\nnew \"n\\n\"\nsub/\nsub/c \"c\\n\"\n"
@@ -84,21 +72,18 @@ fn check_overlay(world: &World, xattr: XattrKind, user: bool) {
 fn overlays_are_real_for_the_user_who_runs_the_test() {
     rerun_as_user(&[]);
     for world in [World::new(), World::odd()] {
-        check_overlay(&world, XattrKind::User, !is_root());
+        check_overlay(&world, XattrKind::User);
     }
 }
 
 #[test]
-fn overlays_are_real_for_root_and_lent_to_the_user() {
-    if !require_root("trusted.overlay.* and setpriv") {
+fn overlays_with_the_marks_of_root_are_real() {
+    if !require_root("trusted.overlay.*") {
         return;
     }
     for world in [World::new(), World::odd()] {
-        check_overlay(&world, XattrKind::Trusted, false);
+        check_overlay(&world, XattrKind::Trusted);
     }
-    let world = World::odd();
-    world.chown_to_user();
-    check_overlay(&world, XattrKind::User, true);
 }
 
 #[test]
