@@ -199,13 +199,18 @@ print("inner")
 # No request that a proxy answers, or one that hides another.
 for text in [b"GET / HTTP/1.1\r\n\r\n", b"CONNECT localhost HTTP/1.1\r\n\r\n", b"\x00" * 100, b"A" * 70000,
              b"GET http://localhost:%d/ HTTP/1.1\r\nX: 1\n\nGET http://evil/\r\n\r\n" % plain,
+             b"GET\t/\tHTTP/1.1\nHost:evil\n\nX http://localhost:%d/ HTTP/1.1\r\n\r\n" % plain,
+             b"GET http://localhost:%d/ HTTP/1.1\r\nHost\x0b: evil\r\n\r\n" % plain,
              b"GET http://a@localhost:%d/ HTTP/1.1\r\n\r\n" % plain, b"GET http://lo\xffcalhost/ HTTP/1.1\r\n\r\n"]:
     print(ask(text) in ("HTTP/1.1 400", "ConnectionResetError", "BrokenPipeError"))
 # The name in TLS must be permitted too, and stand in one record.
-def greet(name, split):
+def tunnel():
     stream = socket.create_connection(proxy, 20)
     stream.sendall(b"CONNECT localhost:%d HTTP/1.1\r\n\r\n" % tls)
     assert stream.recv(1000).startswith(b"HTTP/1.1 200"), "no tunnel"
+    return stream
+def greet(name, split):
+    stream = tunnel()
     context = ssl.create_default_context(cafile="cert.pem")
     context.check_hostname = False
     if split:
@@ -221,6 +226,10 @@ def greet(name, split):
     except OSError:
         return False
 print(greet("localhost", False), greet("other.example", False), greet("localhost", True))
+# A warning before the greeting would hide it.
+warned = tunnel()
+warned.sendall(b"\x15\x03\x01\x00\x02\x01\x5a")
+print(warned.recv(1000) == b"")
 # More connections than there may be: the rest is turned away, and the proxy goes on.
 many = [socket.create_connection(proxy, 20) for _ in range(300)]
 answers = [one.recv(12) for one in many[-20:]]
@@ -231,11 +240,11 @@ for one in many: one.close()
     let command = ["/usr/bin/python3", "-c", script, &plain_text, &tls_text];
     let (said, document) = outcome(&cli, &network, &command);
     let mut expected = vec!["ConnectionRefusedError", "OSError", "inner"];
-    expected.extend(["True"; 7]);
-    expected.extend(["True False False", "True"]);
+    expected.extend(["True"; 9]);
+    expected.extend(["True False False", "True", "True"]);
     assert_eq!(said[..expected.len()], expected, "{said:#?}");
     assert_eq!(denied(&document), [format!("localhost:{tls}")]);
-    assert_eq!(document["denied"][0]["count"], 2);
+    assert_eq!(document["denied"][0]["count"], 3);
     assert_quiet(&world);
 }
 

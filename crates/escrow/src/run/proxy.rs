@@ -212,6 +212,9 @@ impl Shared {
             return Err(self.deny(host, port, "it is not in the list of permitted hosts"));
         }
         let server = self.connect(host, port)?;
+        if self.over.load(Ordering::SeqCst) {
+            return Err(Refusal::new(503, "the command has ended"));
+        }
         let begun = match &request.forward {
             None => (&*client).write_all(b"HTTP/1.1 200 Connection established\r\n\r\n"),
             Some(head) => (&server).write_all(head),
@@ -227,8 +230,11 @@ impl Shared {
         // The end of all may have passed it by.
         if !self.over.load(Ordering::SeqCst) {
             std::thread::scope(|scope| {
-                scope.spawn(|| copy(&server, client));
-                self.upwards(&request, rest, client, &server);
+                let back = || copy(&server, client);
+                match std::thread::Builder::new().spawn_scoped(scope, back) {
+                    Ok(_) => self.upwards(&request, rest, client, &server),
+                    Err(_) => end_both(client, &server),
+                }
             });
         }
         if let Some(both) = lock(&self.open).remove(&number) {
@@ -248,7 +254,8 @@ impl Shared {
         let (host, port) = (&request.host, request.port);
         let tunnel = request.forward.is_none() && host.parse::<std::net::IpAddr>().is_err();
         let first = match tunnel {
-            true => tls::greeting(client, first),
+            // What is no TLS has no name that could be checked; only a port of its own is for anything.
+            true => tls::greeting(client, first, [80, 443].contains(&port)),
             false => Ok((first, None)),
         };
         let named = |name: &String| {
@@ -258,7 +265,9 @@ impl Shared {
         let denied = match &first {
             Ok((_, Some(name))) if !named(name) => "TLS asked it for a host that is not permitted",
             Ok(_) => "",
-            Err(tls::Unreadable) => "the beginning of TLS could not be read",
+            Err(tls::Unreadable) => {
+                "a tunnel there must begin with a greeting of TLS that can be read"
+            }
         };
         match first {
             Ok((first, _)) if denied.is_empty() => {
@@ -359,6 +368,12 @@ fn read_head(mut client: &TcpStream) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
     ))
 }
 
+/// Whether a server cannot read a method, or the name of a header, as anything else.
+fn is_token(text: &str) -> bool {
+    let may = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(may)
+}
+
 /// What a client asks a proxy for.
 struct Request {
     host: String,
@@ -377,7 +392,7 @@ impl Request {
         };
         let lines: Vec<&str> = lines.collect();
         let plain = |text: &&str| !text.contains(['\r', '\n', '\0']);
-        if !lines.iter().all(plain) || !plain(&target) {
+        if !lines.iter().all(plain) || !plain(&target) || !is_token(method) {
             return None;
         }
         if method == "CONNECT" {
@@ -403,7 +418,7 @@ impl Request {
             let (name, _) = line.split_once(':')?;
             let name = name.to_ascii_lowercase();
             // A line that continues another one begins with a space.
-            if name.is_empty() || name.contains([' ', '\t']) {
+            if !is_token(&name) {
                 return None;
             }
             let own =

@@ -6,14 +6,16 @@ use std::net::TcpStream;
 /// The longest record.
 const RECORD: usize = 5 + (1 << 14);
 
-/// It began like TLS, and did not go on like it.
+/// It began like TLS and did not go on like it, or is none where it must be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
-/// Reads what a client sends first, and the name in it. What is no TLS has none; neither has a client that asks for none.
+/// Reads what a client sends first, and the name in it. What is no TLS has none, unless it must be TLS; neither has a client that
+/// asks for none. Other records of TLS come first only to hide the greeting from a reader like this one.
 pub(super) fn greeting(
     mut client: &TcpStream,
     mut read: Vec<u8>,
+    must: bool,
 ) -> Result<(Vec<u8>, Option<String>), Unreadable> {
     let mut buffer = [0; 4096];
     while !is_complete(&read) {
@@ -23,11 +25,16 @@ pub(super) fn greeting(
             Ok(length) => read.extend_from_slice(&buffer[..length]),
         }
     }
-    let name = match read.first() {
-        Some(&0x16) => server_name(&read)?,
-        _ => None,
-    };
+    let name = asked_name(&read, must)?;
     Ok((read, name))
+}
+
+fn asked_name(read: &[u8], must: bool) -> Result<Option<String>, Unreadable> {
+    match read.first() {
+        Some(0x16) => server_name(read),
+        Some(first) if must || (0x14..=0x18).contains(first) => Err(Unreadable),
+        _ => Ok(None),
+    }
 }
 
 /// Whether there is enough to tell.
@@ -139,5 +146,9 @@ mod tests {
         let twice = [name(b"a.example"), name(b"b.example")].concat();
         assert_eq!(server_name(&hello(&twice)), Err(Unreadable));
         assert!(is_complete(b"SSH-2.0"));
+        assert_eq!(asked_name(b"SSH-2.0", false), Ok(None));
+        assert_eq!(asked_name(b"GET / HTTP/1.1", true), Err(Unreadable));
+        let warned = [&[0x15, 3, 1, 0, 2, 1, 0x5a], &whole[..]].concat();
+        assert_eq!(asked_name(&warned, false), Err(Unreadable));
     }
 }
