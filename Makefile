@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench torture deps docs install
+.PHONY: help demo test lint bench torture regress deps docs install
 
 # mkfs.* and losetup live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
@@ -95,6 +95,10 @@ bench: ## measure whole operations, in release mode
 torture: deps ## every fault at every call, for ESCROW_TORTURE_MINUTES (30), in release mode; write docs/reliability.md
 	@ESCROW_TORTURE=long cargo test --release --locked -p escrow-cli --features seeded-bugs --test torture -- \
 		--exact report::the_long_form --nocapture
+
+regress: ## PostgreSQL's own tests, of its sources (SOURCES=…/src/test/regress), in a sandbox beside on a server
+	@cargo build --release --locked -p escrow-cli
+	scripts/pg-regress.sh '$(SOURCES)'
 
 deps: ## check for the programs the tests use; as root, install the missing ones
 	@scripts/install-deps.sh

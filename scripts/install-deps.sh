@@ -40,12 +40,14 @@ needs=(
     pgbench:postgresql
     psql:postgresql-client
     pg_dump:postgresql-client
+    openssl:openssl
 )
 
 # module of the system's own Python:Debian package that brings it
 modules=(
     django:python3-django
     psycopg:python3-psycopg
+    psycopg2:python3-psycopg2
     asyncpg:python3-asyncpg
     sqlalchemy:python3-sqlalchemy
     greenlet:python3-greenlet

@@ -36,7 +36,7 @@ impl Row {
             ours: format!("{}: {}", ours.name, spell(ours)),
             beside: format!("{}: {}", other.name, spell(other)),
             ratio: format!("{median:.2} ({min:.2})"),
-            goal: goal.map_or_else(String::new, |goal| format!("≤ {goal:.1}")),
+            goal: goal.map_or_else(String::new, |goal| format!("≤ {goal:?}")),
             met: goal.map(|goal| median <= goal),
         }
     }

@@ -10,6 +10,7 @@ mod lookup;
 mod many;
 mod memory;
 mod overlay;
+mod postgres;
 mod run;
 mod sqlite;
 
@@ -20,7 +21,7 @@ use crate::report::Section;
 pub(crate) type Figures = fn(&Bench) -> Section;
 
 /// All of them with their names, in the order of the report.
-pub(crate) const ALL: [(&str, Figures); 13] = [
+pub(crate) const ALL: [(&str, Figures); 14] = [
     ("copy", copy::figures),
     ("overlay", overlay::figures),
     ("unchanged", diff::unchanged),
@@ -28,6 +29,7 @@ pub(crate) const ALL: [(&str, Figures); 13] = [
     ("commit", commit::figures),
     ("git", git::figures),
     ("sqlite", sqlite::figures),
+    ("postgres", postgres::figures),
     ("run", run::figures),
     ("lookup", lookup::figures),
     ("many", many::figures),
