@@ -24,6 +24,7 @@ pub struct Postgres {
     world: World,
     child: Option<Child>,
     settings: Vec<String>,
+    port: u16,
 }
 
 /// A program of PostgreSQL: on the search path, or where Debian has it.
@@ -103,6 +104,7 @@ impl Postgres {
             world,
             child: None,
             settings: settings.to_vec(),
+            port: 5432,
         };
         this.run();
         this.sql("postgres", "CREATE DATABASE shop");
@@ -131,9 +133,70 @@ impl Postgres {
     /// The URL of a database in it.
     pub fn url(&self, user: &str, database: &str) -> String {
         format!(
-            "postgresql:///{database}?host={}&user={user}",
-            self.socket().display()
+            "postgresql:///{database}?host={}&user={user}{}",
+            self.socket().display(),
+            match self.port {
+                5432 => String::new(),
+                port => format!("&port={port}"),
+            }
         )
+    }
+
+    /// Has it listen at a port of the loopback too, which it returns, and take encrypted links alone there: with a certificate for
+    /// `localhost` that signed itself (`server.crt`), or of a client with the certificate `app` (`client.crt`, `client.key`) for the
+    /// role `postgres`. All in the directory of its socket.
+    pub fn encrypt(&mut self) -> u16 {
+        // What it holds outlives the stop.
+        self.sql("postgres", "CHECKPOINT");
+        self.stop();
+        let dir = self.socket();
+        for (name, subject) in [("server", "localhost"), ("client", "postgres")] {
+            let mut command = ordinary("openssl");
+            command.current_dir(&dir).args([
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-days",
+                "2",
+            ]);
+            command
+                .args(["-addext", "subjectAltName=DNS:localhost"])
+                .args(["-subj", &format!("/CN={subject}")])
+                .args([
+                    "-keyout",
+                    &format!("{name}.key"),
+                    "-out",
+                    &format!("{name}.crt"),
+                ]);
+            let output = process::run(command, b"");
+            assert!(
+                output.status.success(),
+                "openssl: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr());
+        self.port = free.expect("the loopback has a free port").port();
+        let of = |name: &str| dir.join(name).display().to_string();
+        self.settings.retain(|one| one != "listen_addresses=");
+        self.settings.extend([
+            "listen_addresses=127.0.0.1".to_owned(),
+            format!("port={}", self.port),
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", of("server.crt")),
+            format!("ssl_key_file={}", of("server.key")),
+            format!("ssl_ca_file={}", of("client.crt")),
+        ]);
+        let hba = dir.join("data/pg_hba.conf");
+        let rules = "local all all trust\nhostssl all app 127.0.0.1/32 scram-sha-256\nhostssl all postgres 127.0.0.1/32 cert\n";
+        std::fs::write(&hba, rules)
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", hba.display()));
+        self.run();
+        self.port
     }
 
     /// Starts it, and waits until it answers.

@@ -618,7 +618,12 @@ c.rollback()
 with c.cursor(name="named") as cursor:
     cursor.execute("SELECT id FROM items ORDER BY id")
     assert cursor.fetchmany(2) == [(1,), (2,)]
+c.execute("PREPARE mine AS SELECT 2")
+c.commit()
 c.close()
+d = psycopg.connect(sys.argv[1], autocommit=True)
+d.execute("PREPARE mine AS SELECT 3")
+assert d.execute("EXECUTE mine").fetchone() == (3,)
 assert a.execute("SELECT price FROM items WHERE id = 800").fetchone()[0] == 3
 b.close()
 a.execute("DEALLOCATE ALL")

@@ -19,6 +19,7 @@ fn traps_of_one_session_for_many_clients() {
     trap_9_copies_pipelines_and_large_rows(&shop, &url);
     trap_10_cursors_with_hold_fail_at_once(&url);
     trap_11_settings_of_one_client_are_not_another_s(&url);
+    a_reset_returns_to_what_the_client_began_with(&url);
     transactions_have_the_tags_and_the_status_of_a_server(&url);
     deferred_constraints_are_checked_when_a_client_commits(&url);
     // After all that it can be committed.
@@ -96,8 +97,10 @@ fn trap_15_a_conflict_at_the_end_is_a_conflict(shop: &Shop) {
         "shop",
         "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
          IF current_query() ~ '^PREPARE' THEN RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'not now'; END IF; RETURN NULL; END $$; \
-         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON loose DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()",
+         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON loose DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late(); \
+         ALTER TABLE items ADD CONSTRAINT late CHECK (true)",
     );
+    // Since another constraint of its name is never late, it is left for the commit.
     shop.cli.ok("plan create again --resource shop");
     let url = shop.url("again");
     inside(&url, "INSERT INTO loose VALUES (7)");
@@ -288,6 +291,27 @@ fn trap_11_settings_of_one_client_are_not_another_s(url: &str) {
     assert_eq!(inside(&with, "SHOW search_path"), "other");
 }
 
+/// A client's own settings are those that its `RESET` returns to, as on a server.
+fn a_reset_returns_to_what_the_client_began_with(url: &str) {
+    let mut command = psql_command(url);
+    let shown = "SELECT current_setting('DateStyle'), current_setting('work_mem')";
+    command
+        .env("PGDATESTYLE", "German")
+        .env("PGOPTIONS", "-c work_mem=77kB");
+    command.args(["-c", "SET DateStyle = ISO; SET work_mem = '99kB'"]);
+    command
+        .args(["-c", "RESET DateStyle"])
+        .args(["-c", "SET work_mem TO DEFAULT"]);
+    command
+        .args(["-c", shown])
+        .args(["-c", "SET DateStyle = ISO"]);
+    command.args(["-c", "RESET ALL"]).args(["-c", shown]);
+    let output = command.output().expect("psql runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wanted = "German, DMY|77kB\n";
+    assert_eq!(said, [wanted, wanted].concat(), "{output:?}");
+}
+
 fn transactions_have_the_tags_and_the_status_of_a_server(url: &str) {
     let mut command = psql_command(url);
     command.args(["-e", "-v", "ON_ERROR_STOP=0"]);
@@ -352,4 +376,21 @@ fn deferred_constraints_are_checked_when_a_client_commits(url: &str) {
         ),
         "1"
     );
+    // What was checked is not pending: its tables can be altered, as after any commit. Each constraint is as it began.
+    inside(
+        url,
+        "CREATE TABLE early (a int UNIQUE DEFERRABLE); CREATE TABLE later (a int REFERENCES items DEFERRABLE INITIALLY DEFERRED)",
+    );
+    inside(
+        url,
+        "BEGIN; SET CONSTRAINTS ALL DEFERRED; INSERT INTO later VALUES (1); INSERT INTO early VALUES (1), (1); DELETE FROM early; \
+         INSERT INTO early VALUES (1); COMMIT",
+    );
+    inside(
+        url,
+        "ALTER TABLE orders ADD x int; ALTER TABLE orders DROP x; ALTER TABLE early ADD x int; DROP TABLE later",
+    );
+    let twice = "BEGIN; INSERT INTO early VALUES (2), (2); DELETE FROM early; COMMIT";
+    has(&refused(url, twice), ["23505"]);
+    inside(url, "DROP TABLE early");
 }

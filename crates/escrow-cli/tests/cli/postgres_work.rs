@@ -1,6 +1,9 @@
 //! Work in a sandbox of a PostgreSQL database from the command line: checkpoints, statements, tables and rows.
 
+use escrow_testkit::postgres::PASSWORD;
+
 use crate::postgres::{Shop, changes, inside};
+use crate::sqlite_clients::{AFTER, BEFORE, CHECK, MANAGE, MIGRATE};
 use crate::*;
 
 /// Checkpoints are savepoints, one inside the other: a return drops what came after it, which is said before, and goes last, when nothing
@@ -274,5 +277,187 @@ asyncio.run(orm())
     shop.cli.ok("commit try");
     let count = "SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM author), (SELECT count(*) FROM book)";
     assert_eq!(shop.server.sql("shop", count), "40|6|10");
+    shop.assert_nothing_left();
+}
+
+/// Django's migrations and its ORM, in a command of the plan that holds the application's files too.
+// rule C1, Q2
+#[test]
+fn django_migrates_in_the_transaction_and_its_files_are_released_with_it() {
+    let shop = Shop::new(true);
+    let app = shop.world.at("app");
+    fs::create_dir(app.join("shop")).expect("it is new");
+    let manage = MANAGE.replace(
+        "'ENGINE': 'django.db.backends.sqlite3', 'NAME': '../data/app.db'",
+        "'ENGINE': 'django.db.backends.postgresql', 'NAME': 'shop', 'USER': 'postgres'",
+    );
+    write(app.join("manage.py"), manage);
+    write(app.join("shop/__init__.py"), "");
+    write(app.join("shop/models.py"), BEFORE);
+    let django = |code: &str| {
+        let mut python = Command::new("/usr/bin/python3");
+        python.args(["-B", "manage.py", code]).current_dir(&app);
+        python.env("PGHOST", shop.server.socket());
+        let out = python.output().expect("python3 starts");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{code}: {said}");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    django(&format!(
+        "{MIGRATE}; [models.Item.objects.create(name=n) for n in ('a', 'b', 'c')]"
+    ));
+    let url = shop.plan_both("try");
+    put(&shop.cli, "try app shop/models.py", AFTER);
+    let work = format!(
+        "from django.db import IntegrityError, connection, transaction
+{MIGRATE}; models.Item.objects.filter(name='a').update(price=7); models.Item.objects.get(name='b').delete()
+i = models.Item.objects.create(name='d'); models.Order.objects.create(item=i)
+# No check of what was committed is pending, which would keep the next migration from its tables.
+connection.cursor().execute('ALTER TABLE shop_order ALTER item_id SET NOT NULL')
+with transaction.atomic():
+    try:
+        with transaction.atomic(): models.Item.objects.create(name='d')
+    except IntegrityError: models.Item.objects.create(name='e', price=1)"
+    );
+    let run = [
+        "run",
+        "--plan",
+        "try",
+        "--",
+        "/usr/bin/python3",
+        "-B",
+        "manage.py",
+        &work,
+    ];
+    shop.cli.clone().cwd(app.clone()).ok(run);
+    // A table that a migration altered is locked for all others until the commit.
+    let known = "SELECT count(*) FROM django_migrations";
+    assert_eq!(
+        shop.server.sql("shop", known),
+        "1",
+        "nothing reached the original"
+    );
+    // `\watch` repeats a statement until it is interrupted.
+    let mut watch = Command::new("timeout");
+    watch.args(["--signal=INT", "2", "psql", "-XAtq", "-d", &url]);
+    let watch = watch.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut watch = watch.spawn().expect("psql runs");
+    let said = b"SELECT 'seen ' || count(*) FROM shop_item \\watch 0.2\n";
+    let mut to = watch.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut to, said).expect("psql reads");
+    drop(to);
+    let seen = watch.wait_with_output().expect("it ends");
+    let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+    assert!(seen.matches("seen 4").count() > 1, "{seen}");
+    shop.cli.ok("commit try");
+    assert_eq!(django(CHECK), "a c d e\n");
+    let sums = "SELECT (SELECT sum(price) FROM shop_item), (SELECT count(*) FROM shop_order)";
+    assert_eq!(shop.server.sql("shop", sums), "18|1");
+    shop.assert_nothing_left();
+}
+
+/// As libpq means it: which links are encrypted, which certificates are believed, and what is said where they are not.
+// rule Q6
+#[test]
+fn the_link_to_a_server_is_encrypted_as_sslmode_says() {
+    let mut shop = Shop::new(true);
+    let port = shop.server.encrypt();
+    let dir = shop.server.socket();
+    let file = |name: &str| dir.join(name).display().to_string();
+    shop.server
+        .sql("shop", "GRANT ALL ON ALL TABLES IN SCHEMA public TO app");
+    let pass = shop.world.at("pass");
+    write(&pass, format!("*:*:shop:app:{PASSWORD}\n"));
+    chmod(&pass, 0o600);
+    let cli = shop.cli.clone().env("PGPASSFILE", &pass);
+    let url = |user: &str, host: &str, rest: &str| {
+        format!("postgresql://{user}@{host}:{port}/shop?{rest}")
+    };
+    let own = format!("sslrootcert={}", file("server.crt"));
+    let other = format!("sslrootcert={}", file("client.crt"));
+    for (host, rest, said) in [
+        (
+            "localhost",
+            "sslmode=disable".to_owned(),
+            "no pg_hba.conf entry",
+        ),
+        (
+            "localhost",
+            "sslmode=verify-ca".to_owned(),
+            "set sslrootcert",
+        ),
+        (
+            "localhost",
+            format!("sslmode=verify-ca&{other}"),
+            "signed the server's",
+        ),
+        (
+            "localhost",
+            format!("sslmode=require&{other}"),
+            "signed the server's",
+        ),
+        (
+            "127.0.0.1",
+            format!("sslmode=verify-full&{own}"),
+            "of another host",
+        ),
+        (
+            "localhost",
+            "channel_binding=require".to_owned(),
+            "not supported",
+        ),
+        (
+            "localhost",
+            "sslmode=require&sslrootcert=near".to_owned(),
+            "absolute",
+        ),
+    ] {
+        let url = url("app", host, &rest);
+        let create = ["plan", "create", "no", "--resource", url.as_str()];
+        has(&cli.fails(create, 1), [said]);
+    }
+    let key = format!(
+        "sslcert={}&sslkey={}",
+        file("client.crt"),
+        file("client.key")
+    );
+    for (user, host, rest) in [
+        ("app", "localhost", String::new()),
+        ("app", "localhost", "sslmode=allow".to_owned()),
+        ("app", "127.0.0.1", format!("sslmode=verify-ca&{own}")),
+        ("postgres", "localhost", format!("sslmode=require&{key}")),
+        ("app", "localhost", format!("sslmode=verify-full&{own}")),
+    ] {
+        let url = url(user, host, &rest);
+        cli.ok(["plan", "create", "try", "--resource", url.as_str()]);
+        let inner = cli.ok("path try shop").trim_end().to_owned();
+        let ssl = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+        assert_eq!(inside(&inner, ssl), "t", "{rest}");
+        // More than any buffer on the way, both ways.
+        if user == "app" && rest.is_empty() {
+            let much = "SELECT sum(length(line)) FROM (SELECT repeat('x', 100) || g AS line FROM generate_series(1, 100000) g) s";
+            let lines: String = (1..=100_000)
+                .map(|g| format!("1\t{}{g}\n", "x".repeat(100)))
+                .collect();
+            write(shop.world.at("lines"), lines);
+            let copy = format!("\\copy loose from '{}'", shop.world.at("lines").display());
+            inside(&inner, &copy);
+            let sum = "SELECT sum(length(b)) FROM loose WHERE length(b) > 100";
+            assert_eq!(inside(&inner, sum), inside(&inner, much));
+            let all = inside(
+                &inner,
+                "COPY (SELECT b FROM loose WHERE length(b) > 100) TO STDOUT",
+            );
+            assert_eq!(all.lines().count(), 100_000);
+            cli.ok("rollback try");
+        }
+        inside(&inner, "UPDATE items SET price = price + 1 WHERE id = 1");
+        cli.ok("commit try");
+    }
+    assert_eq!(shop.items(), "20|320.0");
+    chmod(file("client.key"), 0o644);
+    let url = url("postgres", "localhost", &format!("sslmode=require&{key}"));
+    let create = ["plan", "create", "no", "--resource", url.as_str()];
+    has(&cli.fails(create, 1), ["chmod 600"]);
     shop.assert_nothing_left();
 }

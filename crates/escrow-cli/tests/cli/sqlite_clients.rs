@@ -4,7 +4,7 @@
 use crate::sqlite::sql;
 use crate::*;
 
-const MANAGE: &str = "import sys, django
+pub(crate) const MANAGE: &str = "import sys, django
 from django.conf import settings
 from django.core.management import call_command
 settings.configure(INSTALLED_APPS=['shop'], DEFAULT_AUTO_FIELD='django.db.models.BigAutoField',
@@ -15,12 +15,12 @@ from shop import models
 exec(sys.argv[1])
 ";
 
-const BEFORE: &str = "from django.db import models
+pub(crate) const BEFORE: &str = "from django.db import models
 class Item(models.Model):
     name = models.CharField(max_length=20, unique=True)
 ";
 
-const AFTER: &str = "from django.db import models
+pub(crate) const AFTER: &str = "from django.db import models
 class Item(models.Model):
     name = models.CharField(max_length=20, unique=True)
     price = models.IntegerField(default=5)
@@ -29,11 +29,11 @@ class Order(models.Model):
     class Meta: indexes = [models.Index(fields=['item', 'id'])]
 ";
 
-const MIGRATE: &str =
+pub(crate) const MIGRATE: &str =
     "call_command('makemigrations', 'shop', verbosity=0); call_command('migrate', verbosity=0)";
 
 /// Django's own word on whether files and database belong together, and what it finds.
-const CHECK: &str = "call_command('migrate', check_unapplied=True, verbosity=0)
+pub(crate) const CHECK: &str = "call_command('migrate', check_unapplied=True, verbosity=0)
 call_command('makemigrations', 'shop', check_changes=True, dry_run=True, verbosity=0)
 print(*[i.name for i in models.Item.objects.order_by('id')])";
 

@@ -1,4 +1,4 @@
-//! A connection to a server: over a Unix socket or TCP, with a password by SCRAM, MD5 or in the clear, and simple
+//! A connection to a server: over a Unix socket, TCP or TLS, with a password by SCRAM, MD5 or in the clear, and simple
 //! queries with their rows. No error says a password.
 
 use std::collections::BTreeMap;
@@ -12,8 +12,10 @@ use postgres_protocol::authentication::{
     md5_hash,
     sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256},
 };
+use rustix::net::SendFlags;
 
 use super::location::{Server, SslMode};
+use super::tls::TlsStream;
 use super::wire::{self, Frame, Incoming};
 
 /// The number of the protocol that is spoken.
@@ -21,6 +23,9 @@ pub(super) const PROTOCOL: i32 = 196_608;
 
 /// The number by which a client asks that another one's query be cancelled.
 pub(super) const CANCEL: i32 = 80_877_102;
+
+/// The number by which a client asks for an encrypted link.
+const ENCRYPT: i32 = 80_877_103;
 
 /// How long the engine waits for an answer to one of its own short statements.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
@@ -85,10 +90,11 @@ pub(super) struct Ran {
 pub(super) enum Link {
     Unix(UnixStream),
     Tcp(TcpStream),
+    Tls(Box<TlsStream>),
 }
 
 impl Link {
-    fn open(server: &Server) -> PgResult<Self> {
+    fn open(server: &Server, encrypt: bool) -> PgResult<Self> {
         let limit = Duration::from_secs(server.connect_timeout);
         let fail = |error: io::Error| {
             PgError::link(format!("cannot connect to {}: {error}", server.describe()))
@@ -98,39 +104,58 @@ impl Link {
             stream.set_read_timeout(Some(limit))?;
             return Ok(Self::Unix(stream));
         }
-        if !matches!(
-            server.sslmode,
-            SslMode::Disable | SslMode::Allow | SslMode::Prefer
-        ) {
-            return Err(PgError::link(format!(
-                "cannot connect to {}: an encrypted link is asked for, which is not supported; use a Unix socket or a tunnel",
+        let stream = tcp(server, limit).map_err(fail)?;
+        if !encrypt {
+            return Ok(Self::Tcp(stream));
+        }
+        match (Self::encrypted(stream, server), server.sslmode) {
+            // One that would be encrypted is preferred, and no more.
+            (Err(_), SslMode::Prefer) => tcp(server, limit).map(Self::Tcp).map_err(fail),
+            (opened, _) => opened,
+        }
+    }
+
+    fn encrypted(mut stream: TcpStream, server: &Server) -> PgResult<Self> {
+        let mut ask = Vec::new();
+        wire::put_unmarked(&mut ask, &ENCRYPT.to_be_bytes());
+        stream.write_all(&ask)?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer)?;
+        match &answer {
+            b"S" => Ok(Self::Tls(Box::new(TlsStream::open(stream, server)?))),
+            b"N" if server.sslmode == SslMode::Prefer => Ok(Self::Tcp(stream)),
+            b"N" => Err(PgError::link(format!(
+                "cannot connect to {}: sslmode asks for an encrypted link, and the server has ssl = off",
                 server.describe()
-            )));
+            ))),
+            _ => Err(unexpected()),
         }
-        let places = (server.host.as_str(), server.port).to_socket_addrs();
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for place in places.map_err(fail)? {
-            match TcpStream::connect_timeout(&place, limit) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(limit))?;
-                    stream.set_nodelay(true)?;
-                    return Ok(Self::Tcp(stream));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(fail(last))
     }
 
     /// Whether no other user can read what goes over it.
     fn is_private(&self) -> bool {
-        matches!(self, Self::Unix(_))
+        matches!(self, Self::Unix(_) | Self::Tls(_))
+    }
+
+    /// Sends what can be sent without waiting, and returns how much was taken.
+    pub(super) fn send_now(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Self::Tls(stream) = self {
+            return stream.send_now(bytes);
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(rustix::net::send(self.as_fd(), bytes, flags)?)
+    }
+
+    /// Whether something was taken that is not sent yet.
+    pub(super) fn is_unsent(&self) -> bool {
+        matches!(self, Self::Tls(stream) if stream.is_unsent())
     }
 
     fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_read_timeout(limit),
             Self::Tcp(stream) => stream.set_read_timeout(limit),
+            Self::Tls(stream) => stream.socket.set_read_timeout(limit),
         }
     }
 }
@@ -140,6 +165,7 @@ impl Read for Link {
         match self {
             Self::Unix(stream) => stream.read(to),
             Self::Tcp(stream) => stream.read(to),
+            Self::Tls(stream) => stream.read(to),
         }
     }
 }
@@ -149,6 +175,7 @@ impl Write for Link {
         match self {
             Self::Unix(stream) => stream.write(from),
             Self::Tcp(stream) => stream.write(from),
+            Self::Tls(stream) => stream.write(from),
         }
     }
 
@@ -162,8 +189,24 @@ impl AsFd for Link {
         match self {
             Self::Unix(stream) => stream.as_fd(),
             Self::Tcp(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.socket.as_fd(),
         }
     }
+}
+
+fn tcp(server: &Server, limit: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for place in (server.host.as_str(), server.port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&place, limit) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(limit))?;
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// A connection to a server, on which one thing happens at a time.
@@ -181,8 +224,24 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects. `options` are set for the session beside those of the server's URL.
     pub(super) fn open(server: &Server, password: Option<&str>, options: &str) -> PgResult<Self> {
+        // A server may take only the one kind of link or only the other (28000); libpq tries both too.
+        let first = server.sslmode.encrypts_first();
+        match Self::open_as(server, password, options, first) {
+            Err(error) if error.is("28000") && server.sslmode.may_try_both() => {
+                Self::open_as(server, password, options, !first)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_as(
+        server: &Server,
+        password: Option<&str>,
+        options: &str,
+        encrypt: bool,
+    ) -> PgResult<Self> {
         let mut this = Self {
-            link: Link::open(server)?,
+            link: Link::open(server, encrypt)?,
             incoming: Incoming::default(),
             parameters: BTreeMap::new(),
             key: (0, 0),
@@ -413,7 +472,7 @@ impl Connection {
 
 /// Asks a server to cancel what another connection does.
 pub(super) fn cancel(server: &Server, key: (i32, i32)) -> PgResult<()> {
-    let mut link = Link::open(server)?;
+    let mut link = Link::open(server, server.sslmode.encrypts_first())?;
     let mut body = CANCEL.to_be_bytes().to_vec();
     body.extend(key.0.to_be_bytes());
     body.extend(key.1.to_be_bytes());
@@ -477,7 +536,7 @@ mod tests {
             stream.read_to_end(&mut rest).expect("it ends");
             rest
         });
-        let url = format!("postgres://u@127.0.0.1:{port}/d?connect_timeout=1");
+        let url = format!("postgres://u@127.0.0.1:{port}/d?connect_timeout=1&sslmode=disable");
         let env = BTreeMap::new();
         let to = super::super::location::resolve(&url, &env).expect("a URL");
         let opened = Connection::open(&to, Some("s3cret"), "");

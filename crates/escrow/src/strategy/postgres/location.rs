@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::tls::TlsFiles;
 use crate::fs::owned;
 
 /// Where the server of a Debian machine listens, and where everyone else's does.
@@ -27,6 +28,8 @@ pub(super) struct Server {
     pub(super) user: String,
     pub(super) database: String,
     pub(super) sslmode: SslMode,
+    #[serde(default)]
+    pub(super) tls: TlsFiles,
     /// What is set for the session, as `-c name=value`.
     pub(super) options: Option<String>,
     /// Seconds.
@@ -46,6 +49,18 @@ pub(super) enum SslMode {
     Require,
     VerifyCa,
     VerifyFull,
+}
+
+impl SslMode {
+    /// Whether an encrypted link is asked for, or tried first.
+    pub(super) fn encrypts_first(self) -> bool {
+        !matches!(self, Self::Disable | Self::Allow)
+    }
+
+    /// Whether either kind of link will do.
+    pub(super) fn may_try_both(self) -> bool {
+        matches!(self, Self::Allow | Self::Prefer)
+    }
 }
 
 impl Server {
@@ -83,24 +98,27 @@ pub(crate) fn name_of(url: &str) -> Option<String> {
 struct Parsed(BTreeMap<String, String>);
 
 /// The parameters that mean something here; others that libpq knows and that change nothing for us are passed by.
-const KNOWN: [&str; 8] = [
+const KNOWN: [&str; 12] = [
     "host",
     "port",
     "user",
     "dbname",
     "service",
     "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "channel_binding",
     "options",
     "connect_timeout",
 ];
 
-const PASSED_BY: [&str; 7] = [
+const PASSED_BY: [&str; 6] = [
     "application_name",
     "fallback_application_name",
     "client_encoding",
     "keepalives",
     "gssencmode",
-    "channel_binding",
     "target_session_attrs",
 ];
 
@@ -191,6 +209,10 @@ pub(super) fn resolve(url: &str, env: &Variables) -> Result<Server, String> {
         ("user", "PGUSER"),
         ("dbname", "PGDATABASE"),
         ("sslmode", "PGSSLMODE"),
+        ("sslrootcert", "PGSSLROOTCERT"),
+        ("sslcert", "PGSSLCERT"),
+        ("sslkey", "PGSSLKEY"),
+        ("channel_binding", "PGCHANNELBINDING"),
         ("options", "PGOPTIONS"),
         ("connect_timeout", "PGCONNECT_TIMEOUT"),
     ];
@@ -212,6 +234,14 @@ pub(super) fn resolve(url: &str, env: &Variables) -> Result<Server, String> {
         Some("verify-full") => SslMode::VerifyFull,
         Some(other) => return Err(format!("'{other}' is no sslmode")),
     };
+    if said.remove("channel_binding").as_deref() == Some("require") {
+        return Err(
+            "channel_binding=require is not supported: leave it out, or use sslmode=verify-full"
+                .to_owned(),
+        );
+    }
+    let home = env.get("HOME").map(Path::new);
+    let tls = TlsFiles::find(|parameter| said.remove(parameter), home)?;
     let timeout = said.remove("connect_timeout");
     let timeout = timeout.and_then(|text| text.parse().ok()).unwrap_or(0);
     Ok(Server {
@@ -220,6 +250,7 @@ pub(super) fn resolve(url: &str, env: &Variables) -> Result<Server, String> {
         database: said.remove("dbname").unwrap_or_else(|| user.clone()),
         user,
         sslmode,
+        tls,
         options: said.remove("options"),
         connect_timeout: if timeout == 0 { 15 } else { timeout },
         service,

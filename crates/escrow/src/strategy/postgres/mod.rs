@@ -15,6 +15,7 @@ pub(crate) mod holder;
 pub(crate) mod location;
 mod session;
 mod sql;
+mod tls;
 mod wire;
 
 use std::ffi::OsString;

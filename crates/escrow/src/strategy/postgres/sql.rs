@@ -11,6 +11,8 @@ pub(super) enum Statement {
     Rollback { chain: bool },
     /// Works on a savepoint, or declares a cursor: only in a transaction.
     InTransaction(&'static str),
+    /// Prepares a statement under a name.
+    Prepare(String),
     /// Forgets one prepared statement, or all.
     Deallocate(Option<String>),
     /// Cannot work here: the code and the message of the server, and what to do.
@@ -249,6 +251,10 @@ fn classify(words: &[Word]) -> Statement {
             "PREPARE TRANSACTION",
             "`escrow commit` prepares and commits what the sandbox holds",
         ),
+        "prepare" => match words.get(1).and_then(Word::name) {
+            Some(name) => Statement::Prepare(name.to_owned()),
+            None => Statement::Other,
+        },
         "listen" => refused(
             "LISTEN",
             "listen on a connection of your own to the original",

@@ -19,6 +19,17 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How much is gathered before it is written.
 pub(super) const GATHERED: usize = 32 * 1024;
 
+/// Checks what is checked at the end of a transaction, and puts each constraint back to how it begins. By name, since what is set for
+/// all also holds for those that are made later; where a name is also one of a constraint that is never late, it waits for the commit.
+const CHECK_LATE: &str = "DO $escrow$ DECLARE late pg_catalog.text; later pg_catalog.text; BEGIN \
+    SELECT pg_catalog.string_agg(DISTINCT o.name, ', '), pg_catalog.string_agg(DISTINCT o.name, ', ') FILTER (WHERE o.condeferred) \
+    INTO late, later FROM (SELECT pg_catalog.format('%I.%I', n.nspname, c.conname) AS name, c.condeferred \
+    FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace \
+    WHERE c.condeferrable AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint d \
+    WHERE d.conname = c.conname AND d.connamespace = c.connamespace AND NOT d.condeferrable)) o; \
+    IF late IS NOT NULL THEN EXECUTE pg_catalog.format('SET CONSTRAINTS %s IMMEDIATE', late); END IF; \
+    IF later IS NOT NULL THEN EXECUTE pg_catalog.format('SET CONSTRAINTS %s DEFERRED', later); END IF; END $escrow$; ";
+
 /// What a client's own transaction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transaction {
@@ -70,6 +81,8 @@ pub(super) struct Client<'h> {
     pub(super) out: Vec<u8>,
     pub(super) transaction: Transaction,
     pub(super) settings: Settings,
+    /// Those it began with, to which a `RESET` returns.
+    pub(super) began_with: Settings,
     /// Names that were set in the current transaction, for the session and for the transaction.
     pub(super) set: Vec<(Option<String>, bool)>,
     pub(super) statements: HashMap<Vec<u8>, Prepared>,
@@ -247,10 +260,13 @@ impl<'h> Client<'h> {
     fn simple(&mut self, backend: &mut Backend, body: &[u8]) -> Served<()> {
         let text = wire::text(body).map_or(body, |(text, _)| text);
         let parts = sql::statements(text);
-        let plain = |kind: &Statement| matches!(kind, Statement::Other | Statement::Setting { .. });
+        let plain = |kind: &Statement| {
+            use Statement::{Other, Prepare, Setting};
+            matches!(kind, Other | Setting { .. } | Prepare(_))
+        };
         let mut answered = Answered::default();
         if parts.iter().all(|(_, kind)| plain(kind)) {
-            parts.iter().for_each(|(_, kind)| self.note_setting(kind));
+            parts.iter().for_each(|(_, kind)| self.note(kind));
             answered = self.piece(backend, text)?;
         } else {
             for (text, kind) in &parts {
@@ -271,7 +287,7 @@ impl<'h> Client<'h> {
             | Statement::Rollback { .. }
             | Statement::Deallocate(None) => self.control(backend, kind),
             kind => {
-                self.note_setting(kind);
+                self.note(kind);
                 let text = self.rewritten(kind).unwrap_or_else(|| text.to_vec());
                 self.piece(backend, &text)
             }
@@ -307,9 +323,18 @@ impl<'h> Client<'h> {
         }
     }
 
-    pub(super) fn note_setting(&mut self, kind: &Statement) {
-        if let Statement::Setting { local, name } = kind {
-            self.set.push((name.clone(), *local));
+    /// Notes what outlives a statement: a setting, or what it prepares, which goes with the client.
+    pub(super) fn note(&mut self, kind: &Statement) {
+        match kind {
+            Statement::Setting { local, name } => self.set.push((name.clone(), *local)),
+            Statement::Prepare(name) if !self.statements.contains_key(name.as_bytes()) => {
+                let name = name.clone().into_bytes();
+                self.parsing.push_back(name.clone());
+                let control = None;
+                self.statements
+                    .insert(name.clone(), Prepared { name, control });
+            }
+            _ => {}
         }
     }
 
@@ -416,16 +441,13 @@ impl<'h> Client<'h> {
     }
 
     /// Ends the client's savepoint: keeps what was done in it, or takes it back. Constraints that are checked at the end
-    /// of a transaction are checked here, and stay to be checked at the commit.
+    /// of a transaction are checked here: while a check is pending, its table could not be altered.
     fn end_transaction(&mut self, backend: &mut Backend, keeps: bool) -> Served<Answered> {
         let explicit = self.transaction == Transaction::Explicit;
         let back = format!("ROLLBACK TO SAVEPOINT {WORK}; RELEASE SAVEPOINT {WORK}");
         let mut sql = String::new();
         if keeps && backend.deferrable {
-            sql.push_str(
-                "SAVEPOINT escrow_check; SET CONSTRAINTS ALL IMMEDIATE; \
-                 ROLLBACK TO SAVEPOINT escrow_check; RELEASE SAVEPOINT escrow_check; ",
-            );
+            sql.push_str(CHECK_LATE);
         }
         if explicit || self.portal_named {
             sql.push_str("CLOSE ALL; ");
@@ -441,16 +463,16 @@ impl<'h> Client<'h> {
                 failed
             }
         };
-        for (name, value) in told.iter().flat_map(|_| &backend.connection.parameters) {
-            if told.as_ref().and_then(|told| told.get(name)) != Some(value) {
-                self.send(&parameter(name, value));
-            }
-        }
         (self.transaction, self.portal_named) = (Transaction::None, false);
         self.portals.clear();
         let set = std::mem::take(&mut self.set);
         if keeps && !failed.failed && !set.is_empty() {
             self.keep_settings(backend, &set, explicit)?;
+        }
+        for (name, value) in told.iter().flat_map(|_| &backend.connection.parameters) {
+            if told.as_ref().and_then(|told| told.get(name)) != Some(value) {
+                self.send(&parameter(name, value));
+            }
         }
         Ok(failed)
     }
@@ -473,6 +495,10 @@ impl<'h> Client<'h> {
         hidden.sort();
         hidden.dedup();
         let mut found = backend.settings(&hidden)?;
+        let known = |name: &String| found.keys().any(|one| one.eq_ignore_ascii_case(name));
+        let mut reset = self.began_with.clone();
+        reset.retain(|name, _| !known(name));
+        found.extend(reset.clone());
         if set.iter().any(|(_, local)| *local) {
             let named = |name: &String| {
                 let session = |(one, local): &(Option<String>, bool)| {
@@ -489,11 +515,10 @@ impl<'h> Client<'h> {
                     found.insert(name.clone(), value.clone());
                 }
             }
-            backend.applied = None;
-            backend.apply(&found)?;
-        } else {
-            backend.applied = Some(found.clone());
         }
+        let as_found = reset.is_empty() && set.iter().all(|(_, local)| !local);
+        backend.applied = as_found.then(|| found.clone());
+        backend.apply(&found)?;
         self.settings = found;
         Ok(())
     }

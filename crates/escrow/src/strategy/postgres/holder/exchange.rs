@@ -1,10 +1,9 @@
 //! A message exchange: what a client sends on its way to the server, and what comes back on its way to the client.
 
-use std::os::fd::AsFd;
+use std::io::ErrorKind::{Interrupted, WouldBlock};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 
 use super::super::connect::PgError;
 use super::super::sql;
@@ -79,7 +78,7 @@ impl Exchange {
             return Ok(());
         }
         client.flush()?;
-        let writes = match self.out.is_empty() {
+        let writes = match self.out.is_empty() && !backend.connection.link.is_unsent() {
             true => PollFlags::IN,
             false => PollFlags::IN | PollFlags::OUT,
         };
@@ -95,11 +94,10 @@ impl Exchange {
         let speaks = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         drop(fds);
         if server.contains(PollFlags::OUT) {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(backend.connection.link.as_fd(), &self.out, flags) {
+            match backend.connection.link.send_now(&self.out) {
                 Ok(count) => drop(self.out.drain(..count)),
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(errno) => return Err(lost(errno)),
+                Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => {}
+                Err(error) => return Err(Ended::Lost(error.into())),
             }
         }
         if server.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
@@ -159,6 +157,7 @@ impl Exchange {
                     self.pass_copy(client)?;
                     continue;
                 }
+                b'C' if frame.body == b"PREPARE\0" => drop(client.parsing.pop_front()),
                 b'C' => backend.deferrable |= sql::may_defer(&frame.body),
                 b'S' => client.set.push((None, false)),
                 b'1' => drop(client.parsing.pop_front()),

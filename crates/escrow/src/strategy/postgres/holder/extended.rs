@@ -197,7 +197,6 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
         1 => parts.remove(0).1,
         _ => Statement::Other,
     };
-    client.note_setting(&kind);
     let control = match kind {
         Statement::Begin(_)
         | Statement::Commit { .. }
@@ -238,6 +237,7 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
     } else {
         Vec::from(*b"\0")
     });
+    client.note(&kind);
     let mut body = server;
     body.push(0);
     body.extend_from_slice(&text);

@@ -49,6 +49,7 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         out: Vec::new(),
         transaction: Transaction::None,
         settings: Settings::new(),
+        began_with: Settings::new(),
         set: Vec::new(),
         statements: HashMap::new(),
         portals: HashMap::new(),
@@ -140,7 +141,7 @@ fn begin(client: &mut Client<'_>, parameters: &BTreeMap<String, String>) -> Resu
         return Err(fatal("57P03", "the sandbox is being committed", None));
     }
     backend.apply(&wanted).map_err(told)?;
-    client.settings = wanted;
+    (client.settings, client.began_with) = (wanted.clone(), wanted);
     client.send(&Frame::new(b'R', 0_i32.to_be_bytes().to_vec()));
     for (name, value) in &backend.connection.parameters {
         client.send(&parameter(name, value));
