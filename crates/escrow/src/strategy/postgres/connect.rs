@@ -501,11 +501,6 @@ fn zero_ended(bytes: &[u8]) -> Vec<u8> {
     all
 }
 
-/// A name as SQL takes it, whatever is in it (rule S4).
-pub(super) fn identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 /// A text as SQL takes it, whatever the server makes of backslashes (rule S4).
 pub(super) fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");

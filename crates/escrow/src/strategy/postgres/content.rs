@@ -1,14 +1,14 @@
 //! Tables and rows as JSON lines, and single statements: all of it as a client of the holder, so that it means the same as
 //! what any other client does.
 
-use std::io::{BufRead, BufReader, Cursor, Read};
+use std::io::{Cursor, Read};
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::super::error::{Result, StrategyError};
-use super::super::sql::{RowKey, Value, row_item, table_item};
+use super::super::sql::{GivenRow, RowKey, Value, given_rows, identifier, row_item, table_item};
 use super::super::{QueryResult, unsupported};
-use super::connect::{Connection, PgError, PgResult, identifier, literal};
+use super::connect::{Connection, PgError, PgResult, literal};
 use super::control::CLIENTS_DIR;
 use super::location::{Server, SslMode};
 use super::sql::{Statement, statements};
@@ -364,39 +364,13 @@ pub(super) fn read(of: &HeldMetadata, path: &ResourcePath) -> Result<Box<dyn Rea
     }
 }
 
-/// A row that was given: the columns it names, and its text.
-struct GivenRow {
-    columns: Map<String, Json>,
-    line: String,
-}
-
-/// The rows that were given.
-fn rows(path: &ResourcePath, bytes: &mut dyn Read) -> Result<Vec<GivenRow>> {
-    let mut rows = Vec::new();
-    for (number, line) in BufReader::new(bytes).lines().enumerate() {
-        let line = line.map_err(|source| StrategyError::Input {
-            path: path.clone(),
-            source,
-        })?;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let columns = serde_json::from_str(&line).map_err(|error| StrategyError::Unreadable {
-            path: path.clone(),
-            why: format!("line {} is not a JSON object: {error}", number + 1),
-        })?;
-        rows.push(GivenRow { columns, line });
-    }
-    Ok(rows)
-}
-
 /// Puts rows in the place of a table, or of a row. All of it is one transaction, as its application would make it.
 pub(super) fn write(
     of: &HeldMetadata,
     path: &ResourcePath,
     bytes: &mut dyn Read,
 ) -> Result<Change> {
-    let rows = rows(path, bytes)?;
+    let rows = given_rows(path, bytes)?;
     let count = rows.len();
     let mut client = client(of)?;
     let run = |client: &mut Connection, sql: &str| {

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::super::error::{Result, StrategyError};
-use super::super::sql::version_digest;
+use super::super::sql::version_digests;
 use super::super::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
     RestoreRequest, Sandbox, Snapshot, StagedCommit, tree, unsupported,
@@ -118,8 +118,7 @@ impl Sandbox for HeldSession {
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
-        let digest = |change: &Change| Some((change.path.clone(), version_digest(change)?));
-        Ok(changes.iter().filter_map(digest).collect())
+        Ok(version_digests(changes))
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {

@@ -10,8 +10,11 @@ mod sqlite;
 pub(super) use sqlite::SqliteSnapshot;
 pub(crate) use sqlite::is_database;
 
-use serde_json::{Value as Json, json};
+use std::io::{BufRead, BufReader, Read};
 
+use serde_json::{Map, Value as Json, json};
+
+use super::error::{Result, StrategyError};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::{Change, ChangeKind, Detail, ResourcePath, RowDetail};
 
@@ -121,6 +124,37 @@ impl Value {
             }
         }
     }
+}
+
+/// A name as SQL takes it, whatever is in it (rule S4).
+pub(super) fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A row that was given as a line of JSON: the columns it names, and its text.
+pub(super) struct GivenRow {
+    pub(super) columns: Map<String, Json>,
+    pub(super) line: String,
+}
+
+/// The rows that were given.
+pub(super) fn given_rows(path: &ResourcePath, bytes: &mut dyn Read) -> Result<Vec<GivenRow>> {
+    let mut rows = Vec::new();
+    for (number, line) in BufReader::new(bytes).lines().enumerate() {
+        let line = line.map_err(|source| StrategyError::Input {
+            path: path.clone(),
+            source,
+        })?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let columns = serde_json::from_str(&line).map_err(|error| StrategyError::Unreadable {
+            path: path.clone(),
+            why: format!("line {} is not a JSON object: {error}", number + 1),
+        })?;
+        rows.push(GivenRow { columns, line });
+    }
+    Ok(rows)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -263,7 +297,7 @@ pub(super) fn text_change(
 
 /// The digest of what a change would release; none for a row that it removes, which the change itself says. Everything that
 /// is released is in the change, long values by their digest.
-pub(super) fn version_digest(change: &Change) -> Option<VersionDigest> {
+fn version_digest(change: &Change) -> Option<VersionDigest> {
     let (word, after): (&[u8], _) = match (&change.detail, change.kind) {
         (Detail::Opaque { detail }, ChangeKind::Deleted) => (b"deleted", detail),
         (Detail::Opaque { detail }, _) => (b"", detail),

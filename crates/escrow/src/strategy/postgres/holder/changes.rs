@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::super::sql::{RowKey, Value, row_change, table_item, text_change};
-use super::super::connect::{Connection, PgError, PgResult, identifier, literal};
+use super::super::super::sql::{RowKey, Value, identifier, row_change, table_item, text_change};
+use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::control::Changes;
 use super::backend::Backend;
 use super::definitions::definitions;

@@ -2,8 +2,8 @@
 //! changes of rows it held are made once more in the next transaction. They count only if the comparison then shows
 //! exactly what it showed before; otherwise nothing is written, and the changes are lost.
 
-use super::super::super::sql::Value;
-use super::super::connect::{PgResult, identifier, literal};
+use super::super::super::sql::{Value, identifier};
+use super::super::connect::{PgResult, literal};
 use super::super::control::Changes;
 use super::backend::{Backend, LIMIT, own_settings};
 use super::changes;

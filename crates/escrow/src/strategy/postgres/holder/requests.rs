@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::connect::{PgError, PgResult, identifier, literal};
+use super::super::super::sql::identifier;
+use super::super::connect::{PgError, PgResult, literal};
 use super::super::control::{Answer, Request, Status};
 use super::backend::{Backend, LIMIT, Turn, Unavailable, own_settings};
 use super::redo::Redo;

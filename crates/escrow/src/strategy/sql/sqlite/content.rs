@@ -1,6 +1,6 @@
 //! Tables and rows as JSON lines: `orders` is every row of a table, `orders/17` one row of it.
 
-use std::io::{BufRead, BufReader, Cursor, Read};
+use std::io::{Cursor, Read};
 
 use rusqlite::params_from_iter;
 use serde_json::{Map, Value as Json};
@@ -11,7 +11,7 @@ use super::schema::{Schema, Table, value};
 use crate::model::{Change, ChangeKind, ResourcePath};
 use crate::strategy::QueryResult;
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::sql::{Row, RowKey, Value, row_item, table_item};
+use crate::strategy::sql::{GivenRow, Row, RowKey, Value, given_rows, row_item, table_item};
 
 /// What a path names.
 enum Item {
@@ -126,30 +126,9 @@ pub(super) fn read(of: &Database, path: &ResourcePath) -> Result<Box<dyn Read + 
     Ok(Box::new(Cursor::new(text.into_bytes())))
 }
 
-/// The rows that were given, each with the columns it names.
-fn rows(path: &ResourcePath, bytes: &mut dyn Read) -> Result<Vec<Map<String, Json>>> {
-    let input = |source| StrategyError::Input {
-        path: path.clone(),
-        source,
-    };
-    let mut rows = Vec::new();
-    for (number, line) in BufReader::new(bytes).lines().enumerate() {
-        let line = line.map_err(input)?;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let row = serde_json::from_str(&line).map_err(|error| StrategyError::Unreadable {
-            path: path.clone(),
-            why: format!("line {} is not a JSON object: {error}", number + 1),
-        })?;
-        rows.push(row);
-    }
-    Ok(rows)
-}
-
 /// Puts rows in the place of a table, or of a row. All of it is one transaction, as its application would make it.
 pub(super) fn write(of: &Database, path: &ResourcePath, bytes: &mut dyn Read) -> Result<Change> {
-    let rows = rows(path, bytes)?;
+    let rows = given_rows(path, bytes)?;
     let refuse = |why: String| StrategyError::Unreadable {
         path: path.clone(),
         why,
@@ -164,11 +143,11 @@ pub(super) fn write(of: &Database, path: &ResourcePath, bytes: &mut dyn Read) ->
         let Some(key) = key else {
             of.run("empty a table", &format!("DELETE FROM {name}"))?;
             for row in &rows {
-                insert(of, &table, row, path)?;
+                insert(of, &table, &row.columns, path)?;
             }
             return Ok(ChangeKind::Modified);
         };
-        let [row] = &rows[..] else {
+        let [GivenRow { columns: row, .. }] = &rows[..] else {
             return Err(refuse(format!(
                 "it is one row, and {} were given",
                 rows.len()

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::connect::Database;
 use crate::model::ResourcePath;
 use crate::strategy::error::{Result, StrategyError};
+pub(super) use crate::strategy::sql::identifier as quoted;
 use crate::strategy::sql::{Row, Value, part_item, table_item};
 
 /// Settings in the header of the file that a commit carries over.
@@ -76,11 +77,6 @@ pub(super) struct Schema {
     pub(super) tables: BTreeMap<String, Table>,
     /// Full-text tables whose rows lie in another table: they are rebuilt after a merge.
     pub(super) rebuilt: Vec<String>,
-}
-
-/// A name as SQL takes it, whatever is in it (rule S4).
-pub(super) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 impl Table {
