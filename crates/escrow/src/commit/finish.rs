@@ -5,14 +5,17 @@ use super::{Execution, Member, scratch_name, written};
 use crate::error::{Error, Result, chain};
 use crate::fs::workspace;
 use crate::model::{JournaledWork, SandboxState};
-use crate::strategy::PreviewNote;
+use crate::strategy::{Checkpoints, PreviewNote};
 
 impl Execution<'_> {
     /// Ends what was carried out, in one transaction; returns what could not be removed.
     pub(super) fn finish(&self) -> Result<Vec<(String, String)>> {
         match self.journal.work {
             JournaledWork::Restore => {
-                let ended = self.engine.store.forget_commit(self.journal.id);
+                let mut members = self.members.iter();
+                let linear =
+                    members.any(|one| one.capabilities().checkpoints == Checkpoints::Linear);
+                let ended = self.engine.store.finish_restore(&self.journal, linear);
                 ended.map_err(|error| self.unrecorded(error.into()))?;
                 let left = self.remove_areas().into_iter();
                 Ok(left.map(|why| ("staging".to_owned(), why)).collect())

@@ -386,13 +386,7 @@ impl Manager {
             for (_, why) in ended.left {
                 self.notice(format!("what was staged for the restore is left: {why}"));
             }
-            let before = match linear {
-                None => Some(before),
-                Some(_) => {
-                    self.forget_later(plan, checkpoint.id)?;
-                    None
-                }
-            };
+            let before = linear.is_none().then_some(before);
             // Both ends of the way stay.
             let spared: Vec<CheckpointId> = before
                 .iter()
@@ -410,37 +404,14 @@ impl Manager {
         })
     }
 
-    /// Forgets the checkpoints after one: a sandbox can return to none of them any more.
-    fn forget_later(&self, plan: &Plan, checkpoint: CheckpointId) -> Result<()> {
-        let all = self.store.checkpoints(plan.id)?;
-        let mut later = all.iter().skip_while(|one| one.id != checkpoint).skip(1);
-        later.try_for_each(|one| Ok(self.store.forget_checkpoint(one.id)?))
-    }
-
     /// Forgets where an ended restore came from, of which a sandbox cannot return to its part.
-    fn forget_mixtures(&self, plan: &Plan) -> Result<()> {
+    pub(super) fn forget_mixtures(&self, plan: &Plan) -> Result<()> {
         if self.unfinished_of(plan.id)?.is_some() {
             return Ok(());
         }
         let all = self.store.checkpoints(plan.id)?;
         let mut mixed = all.iter().filter(|one| is_mixture(one));
         mixed.try_for_each(|one| Ok(self.store.forget_checkpoint(one.id)?))
-    }
-
-    /// What an interrupted restore leaves of checkpoints, once it is brought to an end: `returned`, that is at the checkpoint.
-    pub(super) fn end_recovered_restore(
-        &self,
-        plan: &Plan,
-        checkpoint: Option<CheckpointId>,
-        returned: bool,
-    ) -> Result<()> {
-        let views = self.live_sandboxes(plan)?;
-        if let Some(checkpoint) = checkpoint.filter(|_| returned)
-            && self.linear(&views)?.is_some()
-        {
-            self.forget_later(plan, checkpoint)?;
-        }
-        self.forget_mixtures(plan)
     }
 
     /// A checkpoint as it is stored now that the plan is locked. Refuses one since which a part of the plan was

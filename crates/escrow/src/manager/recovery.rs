@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::Manager;
-use crate::commit::{Execution, RecoveredPlan, RecoveredTo, Settled};
+use crate::commit::{Execution, RecoveredPlan, Settled};
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::state_dir::Lock;
@@ -195,15 +195,13 @@ impl Manager {
                 false => None,
             };
             let undecided = journal.phase == Phase::Preparing;
-            let checkpoint = journal.checkpoint;
             let found = Execution::found(engine, plan.clone(), journal, members)?;
             if restores && !undecided {
                 self.checkpoint_present(plan)?;
             }
             let recovered = found.recover(settled)?;
             if restores {
-                let returned = recovered.side == RecoveredTo::New;
-                self.end_recovered_restore(plan, checkpoint, returned)?;
+                self.forget_mixtures(plan)?;
             }
             Ok(recovered)
         })

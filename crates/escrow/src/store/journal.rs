@@ -170,6 +170,18 @@ impl Store {
         })
     }
 
+    /// Ends a restore; `linear`: with the checkpoints after the one that was returned to, to which a sandbox cannot return any more.
+    pub(crate) fn finish_restore(&self, journal: &JournalEntry, linear: bool) -> Result<()> {
+        self.transact(|connection| {
+            identity::end_commit(connection, journal.id)?;
+            if linear {
+                let later = "DELETE FROM checkpoint WHERE plan_id = ?1 AND seq > (SELECT seq FROM checkpoint WHERE id = ?2)";
+                connection.execute(later, params![journal.plan_id, journal.checkpoint])?;
+            }
+            delete(connection, journal.id).map(drop)
+        })
+    }
+
     /// Forgets a commit unless it was decided; says whether it did.
     pub(crate) fn forget_undecided(&self, id: CommitId) -> Result<bool> {
         self.transact(|connection| {
