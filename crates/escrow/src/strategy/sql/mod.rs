@@ -24,6 +24,9 @@ const SHOWN: usize = 1024;
 /// The longest part of an item; a longer name or key is cut, and told apart by its digest.
 const LONGEST: usize = 200;
 
+/// The key of a change, of something that is no row, that says that it does not show everything that it releases.
+pub(super) const UNREAD: &str = "$unread";
+
 /// One value of a row. Two are equal when class and bytes are (rule Q4): 1 is not 1.0, and text is not a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Value {
@@ -298,6 +301,8 @@ pub(super) fn text_change(
 /// The digest of what a change would release; none for a row that it removes, which the change itself says. Everything that
 /// is released is in the change, long values by their digest.
 fn version_digest(change: &Change) -> Option<VersionDigest> {
+    let whole =
+        !matches!(&change.detail, Detail::Opaque { detail } if detail.get(UNREAD).is_some());
     let (word, after): (&[u8], _) = match (&change.detail, change.kind) {
         (Detail::Opaque { detail }, ChangeKind::Deleted) => (b"deleted", detail),
         (Detail::Opaque { detail }, _) => (b"", detail),
@@ -306,7 +311,7 @@ fn version_digest(change: &Change) -> Option<VersionDigest> {
     };
     Some(VersionDigest::new(
         &[word, after.to_string().as_bytes()],
-        true,
+        whole,
     ))
 }
 

@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::super::sql::{RowKey, Value, identifier, row_change, table_item, text_change};
+use super::super::super::sql::{
+    RowKey, UNREAD, Value, identifier, row_change, table_item, text_change,
+};
 use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::control::Changes;
 use super::backend::Backend;
@@ -27,6 +29,8 @@ struct Table {
     kind: String,
     /// No other connection can look into it.
     closed: bool,
+    /// This role may read it, and it has rows that can be read.
+    readable: bool,
     /// How many others it refers to, one through the other.
     rank: usize,
 }
@@ -95,10 +99,10 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     for table in tables.iter().filter(|table| table.has_rows()) {
         let is_new = definitions.new.contains(&table.oid);
         // The rows of a materialized view are made by its query alone.
-        if table.closed || table.kind == "m" {
+        if table.closed || table.kind == "m" || !table.readable {
             redo.give_up();
         }
-        match table.closed && !is_new {
+        match !table.readable || table.closed && !is_new {
             true => unread(&mut backend.connection, table, &mut found)?,
             false => rows(backend, table, &own, is_new, (&mut found, &mut redo))?,
         }
@@ -114,18 +118,30 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
 }
 
 /// Names a table whose old rows no other connection can see: it counts as changed, so that nothing of it is dropped (rule Q3),
-/// and its change covers the rows it has now, so that nothing else is committed than what was shown (rule C11).
+/// and its change covers the rows it has now, so that nothing else is committed than what was shown (rule C11). Where those cannot
+/// be read either, the diff has no digest.
 fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> PgResult<()> {
     let path = table_item(&table.shown());
     let place = found.changes.iter().position(|change| change.path == path);
     let place = place.unwrap_or_else(|| {
         let (kind, name) = (table.word(), table.shown());
         let before = format!("{kind} {name}");
-        let after = format!("{kind} {name}: its rows could not be read: it is locked");
+        let why = match table.readable {
+            true => "it is locked",
+            false => "this role may not read it, or it was never filled",
+        };
+        let after = format!("{kind} {name}: its rows could not be read: {why}");
         let change = text_change(path, kind, Some(&before), Some(&after));
         found.changes.push(change);
         found.changes.len() - 1
     });
+    let Detail::Opaque { detail } = &mut found.changes[place].detail else {
+        return Ok(());
+    };
+    if !table.readable {
+        detail[UNREAD] = true.into();
+        return Ok(());
+    }
     let mut hash = blake3::Hasher::new();
     let sql = format!(
         "SELECT {} FROM ONLY {} x ORDER BY 1",
@@ -136,9 +152,7 @@ fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> Pg
         hash.update(row.first().copied().flatten().unwrap_or_default());
         Ok(())
     })?;
-    if let Detail::Opaque { detail } = &mut found.changes[place].detail {
-        detail["rows"] = hash.finalize().to_hex().as_str().into();
-    }
+    detail["rows"] = hash.finalize().to_hex().as_str().into();
     Ok(())
 }
 
@@ -151,14 +165,15 @@ pub(super) fn digest_of(what: &str) -> String {
 
 /// What the transaction has a writing lock on.
 fn locked(connection: &mut Connection) -> PgResult<Vec<Table>> {
-    let sql = "SELECT c.oid::text, n.nspname, c.relname, c.relkind, bool_or(l.mode = 'AccessExclusiveLock')::text \
+    let sql = "SELECT c.oid::text, n.nspname, c.relname, c.relkind, bool_or(l.mode = 'AccessExclusiveLock')::text, \
+               (c.relispopulated AND pg_catalog.has_table_privilege(c.oid, 'SELECT'))::text \
                FROM pg_catalog.pg_locks l \
                JOIN pg_catalog.pg_class c ON c.oid = l.relation \
                JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted \
                AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') \
                AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' \
-               GROUP BY 1, 2, 3, 4 ORDER BY 2, 3";
+               GROUP BY 1, 2, 3, 4, 6 ORDER BY 2, 3";
     let rows = connection.query(sql)?;
     let table = |row: Vec<Option<String>>| {
         let mut row = texts(row).into_iter();
@@ -169,6 +184,7 @@ fn locked(connection: &mut Connection) -> PgResult<Vec<Table>> {
             name: next(),
             kind: next(),
             closed: next() == "true",
+            readable: next() == "true",
             rank: 0,
         }
     };
