@@ -1,4 +1,4 @@
-"""A strategy for Escrow in about a hundred lines: a plain directory of files, copied whole.
+"""A strategy for Escrow in sixty lines, and what they call: a plain directory of files, copied whole.
 
 It prepares and undoes, so it takes part in atomic commits as the built-in strategies do.
 """
