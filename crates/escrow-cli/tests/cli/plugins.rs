@@ -327,6 +327,14 @@ fn the_bucket_of_the_examples_passes_the_whole_suite() {
     let report = json(&cli, "strategy check s3");
     assert_eq!(report["conforms"], true, "{report:#}");
     assert!(list(&report["checks"]).len() > 35, "{report:#}");
+    // Of the sandboxes that it made nothing is left.
+    let (_, buckets) = server.ask("GET", "/", "");
+    let names = buckets.split("<Name>").skip(1);
+    let names: Vec<&str> = names.filter_map(|one| one.split('<').next()).collect();
+    assert!(names.len() > 35, "{buckets}");
+    for name in names {
+        assert_eq!(server.versions(name, ".escrow/"), 0, "{name}");
+    }
 }
 
 /// Images of podman in a storage of their own, whose names it wants short; without root podman leaves a process, which ends with this.

@@ -136,6 +136,16 @@ pub(super) struct Subject<'a> {
     pub(super) standing: RefCell<Vec<Intent>>,
 }
 
+/// What a strategy keeps outside the area goes with it.
+impl Drop for Subject<'_> {
+    fn drop(&mut self) {
+        // Whether it can is a check of its own.
+        match self.strategy.cleanup(&self.sandbox, &self.case.target()) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
 impl<'a> Subject<'a> {
     pub(super) fn made(strategy: &'a dyn Strategy, case: &'a dyn Case) -> Result<Self, String> {
         let created = strategy.create(&CreateRequest {
@@ -589,13 +599,10 @@ fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
 }
 
 fn reference(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let it = Subject::made(strategy, case)?;
+    let mut it = Subject::made(strategy, case)?;
     it.put(&case.known().0, b"changed")?;
     let text = must("store the reference", serde_json::to_string(&it.sandbox))?;
-    let it = Subject {
-        sandbox: must("read it back", serde_json::from_str(&text))?,
-        ..it
-    };
+    it.sandbox = must("read it back", serde_json::from_str(&text))?;
     it.holds(&case.known().0, b"changed")?;
     let count = usize::from(strategy.capabilities().isolates);
     equal("number of changes", &it.changes()?.len(), &count)
