@@ -23,7 +23,7 @@ use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 
 use crate::commands::GlobalArgs;
 use crate::error::Failure;
-use crate::ui::Ui;
+use crate::ui::{self, Ui};
 
 /// This program again, as the way inside and for commands that ask there.
 const HELPER: &str = "/proc/self/exe";
@@ -316,6 +316,10 @@ impl Console for Terminal {
 
     fn input(&self) -> bool {
         true
+    }
+
+    fn waits(&self, what: &str) {
+        ui::talk(what);
     }
 
     fn files(&self) -> Option<u64> {

@@ -465,7 +465,7 @@ fn takes_colours(stream: &impl anstream::stream::RawStream) -> bool {
 }
 
 /// A line on stderr. One that cannot be written can be told of nowhere.
-fn talk(line: &str) {
+pub(crate) fn talk(line: &str) {
     match writeln!(anstream::stderr(), "{}", plain(line)) {
         Ok(()) | Err(_) => {}
     }

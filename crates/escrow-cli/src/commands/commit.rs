@@ -162,21 +162,27 @@ impl CommitArgs {
         for (resource, why) in &released.left {
             ui.warn(&format!("{resource}: committed; cleanup incomplete: {why}"));
         }
+        let log_head = manager.log_head()?;
         if ui.is_json() {
             let mut document = document(&plan.name, &released.preview, true);
             document["message"] = json!(self.message);
             document["left"] = reasons(&released.left);
+            document["log_head"] = json!(log_head);
             ui.document(&document);
             return Ok(());
         }
         show_report(&released.preview, terms, ui, true);
         let members = released.preview.members.iter();
         let mut changed = members.filter(|member| !member.diff.is_empty()).peekable();
-        let undoable = changed.peek().is_some() && changed.all(|member| member.undoable);
+        let changes = changed.peek().is_some();
+        let undoable = changes && changed.all(|member| member.undoable);
         if self.live {
             ui.say(&format!("the plan {} stays open", plan.name));
         } else if released.preview.left() > 0 {
             ui.say(&format!("`escrow commit {}` releases the rest", plan.name));
+        }
+        if changes {
+            ui.say(&format!("log: {log_head}"));
         }
         if undoable {
             ui.say(&format!("undo with `escrow undo {}`", plan.name));

@@ -1,5 +1,7 @@
 //! Commit, undo, recover and log, as users meet them.
 
+use std::io::{BufRead, BufReader};
+
 use crate::*;
 
 /// A plan `try` over `app` and `etc`, with one change in each.
@@ -27,7 +29,8 @@ fn half_committed() -> Option<(World, Cli)> {
 fn a_commit_says_what_it_did_and_the_log_says_why() {
     let (world, cli) = two();
     let done = json(&cli, "commit try -m because");
-    let expected = "committed conflicts digest left left_changes message plan resources runs_later";
+    let expected =
+        "committed conflicts digest left left_changes log_head message plan resources runs_later";
     assert_eq!(keys(&done), expected);
     assert_eq!(done["committed"], true);
     assert_eq!(done["conflicts"], value!([]));
@@ -427,4 +430,38 @@ fn an_ordinary_user_commits_into_closed_directories() {
         cli.ok(format!("undo {strategy}"));
         unchanged(&before, world.at("app"));
     }
+}
+
+/// A lock on the original that another program holds: it is said at once who is waited for, not after half a minute.
+// attack D36; rule S5
+#[test]
+fn d36_a_lock_of_a_stranger_was_waited_for_in_silence() {
+    let (world, cli) = world();
+    cli.ok("plan create try --resource ./app");
+    put(&cli, "try app second", "new\n");
+    let mut holder = Command::new("flock");
+    let holder = holder
+        .arg(world.at("app"))
+        .args(["sh", "-c", "echo $PPID; read x"]);
+    let holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn().expect("flock starts");
+    let mut pid = String::new();
+    let said = holder.stdout.take().expect("a pipe");
+    BufReader::new(said)
+        .read_line(&mut pid)
+        .expect("it says its number");
+    let mut commit = cli.command("commit try");
+    let mut commit = commit.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut told = String::new();
+    let mut said = BufReader::new(commit.stderr.take().expect("a pipe"));
+    said.read_line(&mut told).expect("it says why it waits");
+    has(
+        &told,
+        ["waiting", &format!("process {}", pid.trim()), "app"],
+    );
+    drop(holder.stdin.take());
+    holder.wait().expect("it is ours");
+    std::io::copy(&mut said, &mut std::io::sink()).expect("it ends");
+    assert!(commit.wait().expect("it is ours").success());
+    assert_eq!(read(world.at("app/second")), "new\n");
 }

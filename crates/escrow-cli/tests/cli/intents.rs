@@ -120,6 +120,89 @@ fn an_altered_intent_is_never_undone_from() {
     unchanged(&before, &original);
 }
 
+/// Old versions are what they were, or nothing is undone: contents written behind the back with size and time kept, files in a directory
+/// that the commit had removed, names that were added to it.
+// attack D34
+#[test]
+fn d34_forged_undo_data_was_restored_as_true() {
+    let (world, cli) = world();
+    let original = world.at("app");
+    write(original.join("second"), "old\n");
+    sh(&original, "mkdir -p dir/deep; echo old > dir/deep/f");
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let copy = copy_of(&cli, "try", "app");
+    sh(&copy, "echo new > second; rm -r dir");
+    let before = signature(&original);
+    cli.ok("commit try");
+    let stage = in_the_area(&world, "stage");
+    let in_stage = |line: &str| {
+        sh(
+            &stage,
+            &line.replace("$AREA", stage.to_str().expect("text")),
+        )
+    };
+    let second = in_stage("grep -l old $(find . -maxdepth 1 -type f)");
+    let second = second.trim();
+    let committed = signature(&original);
+    for (forge, mend) in [
+        // The time is set back, and the size is the same.
+        (
+            format!("touch -r {second} t; echo bad > {second}; touch -r t {second}; rm t"),
+            "",
+        ),
+        (format!("chmod u+s {second}"), ""),
+        ("f=$(echo */deep/f); echo evil > $f".to_owned(), ""),
+        (
+            "d=$(dirname $(dirname */deep/f)); echo x > $d/deep/added".to_owned(),
+            "rm */deep/added",
+        ),
+    ] {
+        in_stage(&forge);
+        let told = failed(&cli, "undo try", 4).to_string();
+        has(&told, ["its old version was changed since the commit"]);
+        unchanged(&committed, &original);
+        if !mend.is_empty() {
+            in_stage(mend);
+        }
+    }
+    assert_ne!(before, committed);
+}
+
+/// What the store says is no reason to remove a directory that is no area, or another sandbox's.
+// attack D35
+#[test]
+fn d35_gc_removed_any_path_that_was_put_into_the_state() {
+    let (world, cli) = world();
+    let victim = world.dir("victim");
+    write(victim.join("precious"), "kept\n");
+    let before = signature(&victim);
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    put(&cli, "try app second", "new\n");
+    cli.ok("commit try");
+    cli.ok("plan create open --resource ./app --strategy filesystem_copy");
+    let at = victim.display();
+    for table in ["sandbox", "journal_member"] {
+        sh(
+            world.home(),
+            &format!("sqlite3 state.db \"update {table} set area = cast('{at}' as blob)\""),
+        );
+    }
+    for line in [
+        "undo try",
+        "gc --older-than 0s",
+        "cleanup try",
+        "cleanup open",
+        "recover",
+        "gc --older-than 0s",
+    ] {
+        let outcome = cli.run(line);
+        unchanged(&before, &victim);
+        if line.starts_with("cleanup") || line.starts_with("undo") {
+            assert_ne!(outcome.status, 0, "{line}: {}", outcome.stderr_text());
+        }
+    }
+}
+
 #[test]
 fn the_state_is_small_again_after_gc() {
     let (world, cli) = world();

@@ -268,6 +268,10 @@ fn d30_the_end_of_the_log_was_cut_off() {
         check["head"].as_str().expect("a hash")
     );
     cli.ok(format!("log --verify --expect {expect}"));
+    // A commit says where the log ends, for those who keep it.
+    let told = json(&cli, "commit try");
+    let head = told["log_head"].as_str().expect("a head");
+    cli.ok(format!("log --verify --expect {head}"));
     cli.ok("plan create another");
     cli.ok(format!("log --verify --expect {expect}"));
     let cut = "DELETE FROM event WHERE position > 2;

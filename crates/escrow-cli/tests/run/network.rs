@@ -118,9 +118,9 @@ fn denied(document: &Value) -> Vec<String> {
     list(&document["denied"]).iter().map(text).collect()
 }
 
-// rule S7
+// attack D33; rule S7
 #[test]
-fn a_list_of_hosts_is_the_whole_network() {
+fn d33_a_list_of_hosts_is_the_whole_network() {
     as_user_too();
     let (world, cli) = planned("overlay");
     let app = world.at("app");
@@ -165,8 +165,9 @@ fn a_list_of_hosts_is_the_whole_network() {
     assert_quiet(&world);
 }
 
+// attack D33
 #[test]
-fn nothing_goes_around_the_proxy_or_through_it_in_disguise() {
+fn d33_nothing_goes_around_the_proxy_or_through_it_in_disguise() {
     as_user_too();
     let (world, cli) = planned("overlay");
     let app = world.at("app");

@@ -78,7 +78,7 @@ pub use undo::UndoReport;
 
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
-use crate::fs::workspace::Workspaces;
+use crate::fs::workspace::{self, Workspaces};
 use crate::model::text::Location;
 use crate::model::{IdSource, JournaledWork, Phase};
 use crate::store::{JournalEntry, Plan, Resource, SandboxRecord, Store};
@@ -253,6 +253,13 @@ impl<'a> Execution<'a> {
             return Ok(found);
         }
         for (position, member) in found.members.iter().enumerate() {
+            let recorded = &found.journal.members[position].area;
+            let none = recorded.as_bytes().is_empty();
+            if !none && !workspace::is_of(recorded.as_path(), Some(member.sandbox.id)) {
+                return Err(damaged(format!(
+                    "'{recorded}' is no area of a commit of its sandbox"
+                )));
+            }
             let Some(intent) = found.prepared(position)? else {
                 continue;
             };

@@ -89,7 +89,7 @@ pub(crate) fn prepare_restore<'a>(
     let (members, ways): (Vec<Member>, Vec<Return>) = ways.into_iter().unzip();
     let mut this = Execution::draft(engine, plan.clone(), JournaledWork::Restore, members);
     this.journal.checkpoint = Some(checkpoint);
-    let name = format!("restore-{}", this.journal.id);
+    let name = format!("{}{}", workspace::RESTORE, this.journal.id);
     for (position, member) in this.members.iter().enumerate() {
         let area = member.sandbox.area.as_path().join(&name);
         this.journal.members[position].area = Location::from(area);

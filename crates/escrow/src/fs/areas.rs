@@ -55,6 +55,29 @@ impl Area {
     }
 }
 
+/// What the name of the area of a restore begins with, which lies in that of its sandbox.
+pub const RESTORE: &str = "restore-";
+
+/// Whether a path is, by its name, an area of a sandbox, or of one of its commits and restores. What a store says is no reason to
+/// remove anything else.
+pub fn is_of(path: &Path, sandbox: Option<SandboxId>) -> bool {
+    let mut name = path.file_name().unwrap_or_default().as_bytes();
+    if let Some(parent) = path
+        .parent()
+        .filter(|_| name.starts_with(RESTORE.as_bytes()))
+    {
+        name = parent.file_name().unwrap_or_default().as_bytes();
+    }
+    let area = Area::named(name, false).or_else(|| Area::named(name, true));
+    match area {
+        Some(Area::Sandbox(id) | Area::Commit(id) | Area::Part(id, _) | Area::Aside(id)) => {
+            sandbox.is_none_or(|sandbox| sandbox == id)
+        }
+        Some(Area::Scratch(_) | Area::Temporary) => sandbox.is_none(),
+        None => false,
+    }
+}
+
 /// Whether a path lies in an area of any home, recognized by its name alone.
 pub fn is_inside(path: &Path) -> bool {
     path.components().any(|part| {

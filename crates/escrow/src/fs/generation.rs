@@ -85,7 +85,7 @@ impl Generation {
     pub fn raise(&self, home: &Dir) -> Result<()> {
         // Opened anew: a lock belongs to what was opened, and with another handle to the same it would outlive this.
         let own = Dir::open(home.path())?;
-        let Some(_lock) = DirLock::take(own, false, PATIENCE)? else {
+        let Some(_lock) = DirLock::take(own, false, PATIENCE, |_| ())? else {
             return Err(home.error("lock", b"", Cause::Os(Errno::WOULDBLOCK)));
         };
         let there = Self::read(home)?;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
 use super::dir::Dir;
-use super::{Cause, FsError, Result};
+use super::{Cause, FsError, Meta, Result};
 
 /// A process: its number, when it was started (in ticks since boot), and in which boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,10 +48,15 @@ impl ProcessIdentity {
     }
 }
 
-/// The name of this boot.
+/// The name of this boot, which no process outlives.
 pub fn boot() -> Result<String> {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(boot) = BOOT.get() {
+        return Ok(boot.clone());
+    }
     let dir = Dir::open(Path::new("/proc/sys/kernel/random"))?;
-    Ok(read(&dir, b"boot_id")?.trim().to_owned())
+    let boot = read(&dir, b"boot_id")?.trim().to_owned();
+    Ok(BOOT.get_or_init(|| boot).clone())
 }
 
 fn start_of(pid: u32) -> Result<Option<u64>> {
@@ -81,6 +87,20 @@ fn fields_of(pid: u32) -> Result<Option<Vec<String>>> {
     // its end; the start time is field 22.
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
     Ok(Some(after.split_whitespace().map(str::to_owned).collect()))
+}
+
+/// The process that holds a lock (`flock`) on a file, where the kernel says so.
+pub fn locker_of(file: &Meta) -> Option<u32> {
+    let locks = Dir::open(Path::new("/proc")).and_then(|proc| read(&proc, b"locks"));
+    let device = format!("{:02x}:{:02x}", file.dev >> 32, file.dev & 0xffff_ffff);
+    let place = format!("{device}:{}", file.ino);
+    let locks = locks.unwrap_or_default();
+    let words = locks.lines().map(|line| line.split_whitespace().collect());
+    let mut held = words.filter_map(|words: Vec<&str>| match words[..] {
+        [_, "FLOCK", _, _, pid, at, ..] if at == place => pid.parse().ok(),
+        _ => None,
+    });
+    held.next()
 }
 
 /// Every process that can be seen, and its parent.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::dir::Dir;
 use super::handle::EntryHandle;
-use super::{Cause, FsError, Result, btrfs, xattr};
+use super::{Cause, FsError, Result, btrfs, process, xattr};
 use crate::model::text::Location;
 use crate::model::{CommitId, SandboxId};
 
@@ -578,6 +578,9 @@ impl Lock {
     }
 }
 
+/// What takes longer is told.
+const NOTICEABLE: Duration = Duration::from_secs(1);
+
 /// The lock of an original, held on the directory itself: the process that commits into it holds it alone,
 /// from whichever home, and it ends with the process.
 #[derive(Debug)]
@@ -592,6 +595,7 @@ impl DirLock {
         places: impl IntoIterator<Item = (PathBuf, T)>,
         shared: bool,
         limit: Duration,
+        waits: impl Fn(&T, Option<u32>),
     ) -> Result<std::result::Result<Vec<Self>, T>> {
         let mut open = Vec::new();
         for (path, of) in places {
@@ -606,7 +610,7 @@ impl DirLock {
         open.dedup_by_key(|(key, ..)| *key);
         let mut locks = Vec::new();
         for (_, dir, of) in open {
-            match Self::take(dir, shared, limit)? {
+            match Self::take(dir, shared, limit, |locker| waits(&of, locker))? {
                 Some(lock) => locks.push(lock),
                 None => return Ok(Err(of)),
             }
@@ -614,19 +618,32 @@ impl DirLock {
         Ok(Ok(locks))
     }
 
-    /// Takes the lock, waiting for at most `limit`; `None` where others hold it for longer.
-    pub fn take(dir: Dir, shared: bool, limit: Duration) -> Result<Option<Self>> {
+    /// Takes the lock, waiting for at most `limit`; `None` where others hold it for longer. What takes longer than a second is
+    /// told, with the process that holds it, where the kernel says which.
+    pub fn take(
+        dir: Dir,
+        shared: bool,
+        limit: Duration,
+        waits: impl FnOnce(Option<u32>),
+    ) -> Result<Option<Self>> {
         let operation = match shared {
             true => FlockOperation::NonBlockingLockShared,
             false => FlockOperation::NonBlockingLockExclusive,
         };
-        let start = Instant::now();
+        let (start, mut waits) = (Instant::now(), Some(waits));
         loop {
             match fs::flock(&dir, operation) {
                 Ok(()) => return Ok(Some(Self { _dir: dir })),
                 Err(Errno::INTR) => continue,
                 Err(Errno::WOULDBLOCK) if start.elapsed() >= limit => return Ok(None),
-                Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(5)),
+                Err(Errno::WOULDBLOCK) => {
+                    std::thread::sleep(Duration::from_millis(5));
+                    if start.elapsed() >= NOTICEABLE
+                        && let Some(waits) = waits.take()
+                    {
+                        waits(process::locker_of(&dir.meta()?));
+                    }
+                }
                 // Not every file system knows locks of directories; there one does without.
                 Err(Errno::BADF | Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     return Ok(Some(Self { _dir: dir }));

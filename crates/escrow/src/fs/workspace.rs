@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+pub use super::areas::{RESTORE, is_of};
 pub use super::atomic_file::sync_file_systems;
 use super::dir::Dir;
 use super::state_dir::{keep_reserve, make_plain};
 use super::usage::{self, Usage};
-use super::{Result, remove, times};
+use super::{Cause, FsError, Result, remove, times};
+use crate::model::text::Location;
 
 /// Where the areas of a home are made and removed.
 #[derive(Clone, Copy)]
@@ -22,6 +24,7 @@ impl Workspaces<'_> {
     pub fn make(&self, area: &Path, synced: bool) -> Result<()> {
         let parent = Dir::open(area.parent().unwrap_or(area))?;
         let name = area.file_name().unwrap_or_default().as_encoded_bytes();
+        check(area)?;
         let made = times::traceless(self.home, &parent, name, || {
             remove::remove(&parent, name)?;
             make_plain(&parent, name)
@@ -111,11 +114,24 @@ pub fn measured(area: &Path) -> Usage {
     }
 }
 
+/// Refuses what is no area by its name, whatever the store says: it is not ours to remove.
+fn check(area: &Path) -> Result<()> {
+    match is_of(area, None) {
+        true => Ok(()),
+        false => Err(FsError {
+            action: "remove",
+            path: Location::from(area),
+            cause: Cause::Damaged("the state calls it an area, and it is none by its name"),
+        }),
+    }
+}
+
 /// The directory that an area lies in, and its name there; `None` where there is none.
 fn place(area: &Path) -> Result<Option<(Dir, &[u8])>> {
     let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
         return Ok(None);
     };
+    check(area)?;
     match Dir::open(parent) {
         Err(error) if error.is_absent() => Ok(None),
         parent => Ok(Some((parent?, name.as_encoded_bytes()))),

@@ -111,6 +111,11 @@ impl Manager {
         Ok(self.store.check_log(expected)?)
     }
 
+    /// The end of the log as `NUMBER:HASH`. Kept elsewhere, it shows later that nothing was cut off.
+    pub fn log_head(&self) -> Result<String> {
+        Ok(self.store.log_head()?)
+    }
+
     /// What an operation on a plan as a whole is about.
     pub(super) fn about<'a>(
         &self,

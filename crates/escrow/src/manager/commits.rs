@@ -130,7 +130,14 @@ impl Manager {
             };
             places.push((place, resource));
         }
-        let locks = DirLock::take_all(places, shared, patience)?;
+        let waits = |resource: &&&Resource, locker: Option<u32>| {
+            let who = locker.map_or_else(String::new, |pid| format!(" (process {pid})"));
+            let (at, most) = (&resource.at, patience.as_secs());
+            self.options.console.waits(&format!(
+                "waiting, for {most} seconds at most, for another process{who} that holds a lock on '{at}'"
+            ));
+        };
+        let locks = DirLock::take_all(places, shared, patience, waits)?;
         locks.map_err(|resource| Error::BusyOriginal {
             at: resource.at.clone(),
         })

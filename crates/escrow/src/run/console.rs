@@ -14,6 +14,9 @@ pub trait Console: Send + Sync {
         false
     }
 
+    /// Says what is waited for, once that takes long enough to be noticed.
+    fn waits(&self, _what: &str) {}
+
     /// How many files commands may have open, if not as many as this process.
     fn files(&self) -> Option<u64> {
         None

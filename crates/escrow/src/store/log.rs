@@ -94,6 +94,14 @@ impl Store {
         Ok(found.into_iter().next())
     }
 
+    /// The end of the chain, as [`Self::check_log`] takes it.
+    pub(crate) fn log_head(&self) -> Result<String> {
+        self.run(|connection| {
+            let (count, hash) = head(connection)?.unwrap_or_else(|| (0, first().to_vec()));
+            Ok(format!("{count}:{}", hex(&hash)))
+        })
+    }
+
     /// Follows the chain, and compares its end with what is known of it; and one entry with the hash that the caller kept.
     pub fn check_log(&self, expected: Option<&(u64, String)>) -> Result<LogCheck> {
         self.run(|connection| {

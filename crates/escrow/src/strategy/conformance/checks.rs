@@ -140,7 +140,8 @@ pub(super) struct Subject<'a> {
 impl Drop for Subject<'_> {
     fn drop(&mut self) {
         // Whether it can is a check of its own.
-        match self.strategy.cleanup(&self.sandbox, &self.case.target()) {
+        let target = self.case.target();
+        match self.strategy.cleanup(&self.sandbox, &target, None) {
             Ok(()) | Err(_) => {}
         }
     }

@@ -7,7 +7,7 @@ use super::intent::{self, FINISHED, IntentEntry, RenameStep};
 use super::unshare::{ReplacementCopies, entries, separate};
 use super::{CAPABILITY, TreeIntent, inline, reference, stat};
 use crate::fs::walk::look_at_all;
-use crate::fs::{Cause, Dir, Fingerprint, Meta, MovedEntry, xattr};
+use crate::fs::{Cause, Dir, Fingerprint, Meta, MovedEntry, Stamp, xattr};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{FinishedCommit, Intent};
@@ -62,11 +62,11 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
         writer.directory(&dressing).map_err(unwritten)?;
     }
     let written = intent::close(&area, FINISHED, writer)?;
-    let intent = tree.store(FINISHED, written, true);
-    Ok((
-        FinishedCommit { intent, notes },
-        still_named(&tree, &original)?,
-    ))
+    let (moved, last) = still_named(&tree, &original)?;
+    // One that has another name is moved on by others.
+    let kept_until = last.filter(|_| moved.is_empty());
+    let intent = tree.store(FINISHED, written, kept_until);
+    Ok((FinishedCommit { intent, notes }, moved))
 }
 
 /// Takes late privileges off what was put at a path, and remembers it as it is now.
@@ -91,22 +91,29 @@ fn settle(original: &Dir, copies: &ReplacementCopies, entry: &mut IntentEntry) -
 }
 
 /// Old versions that have another name in the original, and files that got one: each is the same file as before,
-/// although its ctime says that something happened to it.
-fn still_named(tree: &TreeIntent, original: &Dir) -> Result<Vec<MovedEntry>> {
+/// although its ctime says that something happened to it. Also the last ctime of all old versions.
+fn still_named(tree: &TreeIntent, original: &Dir) -> Result<(Vec<MovedEntry>, Option<Stamp>)> {
     let stage = tree.stage()?;
-    let mut moved = Vec::new();
+    // The stage itself was changed last when the last of them came.
+    let (mut moved, mut last) = (Vec::new(), Some(stage.meta()?.ctime));
     let old = |step: RenameStep| Some((step.slot(), step.top.old?));
     let kept = |stage: &Dir, (slot, old): (Vec<u8>, Fingerprint)| {
         let now = stage.stat(&slot)?;
-        let named = now.filter(|now| old.is(now) && !now.is_dir() && now.nlink > 1);
-        Ok::<_, StrategyError>(named.map(|now| MovedEntry {
+        let Some(now) = now.filter(|now| old.is(now)) else {
+            return Ok::<_, StrategyError>(None);
+        };
+        let named = (!now.is_dir() && now.nlink > 1).then_some(MovedEntry {
             ino: old.ino,
             before: old.ctime,
             after: now.ctime,
-        }))
+        });
+        Ok(Some((named, now.ctime)))
     };
     look_at_all(&stage, tree.records.steps().filter_map(old), kept, |one| {
-        moved.extend(one);
+        if let Some((named, ctime)) = one {
+            moved.extend(named);
+            last = last.max(Some(ctime));
+        }
         Ok(())
     })?;
     for link in tree.records.links() {
@@ -118,7 +125,7 @@ fn still_named(tree: &TreeIntent, original: &Dir) -> Result<Vec<MovedEntry>> {
             after: now.ctime,
         }));
     }
-    Ok(moved)
+    Ok((moved, last))
 }
 
 /// Removes the marks of a layer.

@@ -62,6 +62,7 @@ pub(super) fn read(intent: &Intent) -> Result<TreeIntent> {
         own: inline.own,
         part: None,
         finished: inline.finished,
+        kept_until: None,
         records,
     })
 }

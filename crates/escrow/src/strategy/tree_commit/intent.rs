@@ -59,6 +59,10 @@ pub(super) struct IntentReference {
     pub(super) part: Option<String>,
     /// The commit is over: what was seen is what it left, to the ctime.
     pub(super) finished: bool,
+    /// The last ctime that old versions in the area have of ours; a later one means that something changed them. None where some have
+    /// another name elsewhere, through which others move it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) kept_until: Option<Stamp>,
     /// The name of the file with the records, in the area.
     pub(super) file: String,
     /// The blake3 digest of the file.

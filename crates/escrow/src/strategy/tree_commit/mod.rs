@@ -122,6 +122,8 @@ struct TreeIntent {
     part: Option<String>,
     /// The commit is over: what was seen is what it left, to the ctime.
     finished: bool,
+    /// The last ctime that old versions have of ours, if it is known.
+    kept_until: Option<Stamp>,
     records: IntentRecords,
 }
 
@@ -237,18 +239,20 @@ impl TreeIntent {
             own: reference.own,
             part: reference.part,
             finished: reference.finished,
+            kept_until: reference.kept_until,
             records,
         })
     }
 
-    /// The same with other records, which are in the area under `file`.
-    fn store(&self, file: &str, written: RecordFileDigest, finished: bool) -> Intent {
+    /// The same once the commit is over, with the records that are in the area under `file`.
+    fn store(&self, file: &str, written: RecordFileDigest, kept_until: Option<Stamp>) -> Intent {
         Intent(super::tree::stored(&IntentReference {
             original: self.original.clone(),
             area: self.area.clone(),
             own: self.own.clone(),
             part: self.part.clone(),
-            finished,
+            finished: true,
+            kept_until,
             file: file.to_owned(),
             digest: written.digest,
             linked: written.linked,

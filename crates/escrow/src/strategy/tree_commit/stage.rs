@@ -94,6 +94,7 @@ pub(in crate::strategy) fn prepare(
         own: source.whole.then(|| Location::from(source.area.path())),
         part: request.part.clone(),
         finished: false,
+        kept_until: None,
         file: INTENT.to_owned(),
         digest: written.digest,
         linked: written.linked,

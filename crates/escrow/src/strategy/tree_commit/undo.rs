@@ -25,6 +25,12 @@ use crate::strategy::{Intent, PathSample, RollbackReport};
 /// Where the steps that were made are noted, in the area.
 const MADE: &[u8] = b"made";
 
+/// What is told of an old version that is not in the area.
+const GONE: &str = "its old version is gone";
+
+/// And of one that is not what it was.
+const ALTERED: &str = "its old version was changed since the commit, where it was kept for undo";
+
 /// Where in a directory a path of the original is to be found.
 type PathShift<'a> = &'a dyn Fn(&ResourcePath) -> ResourcePath;
 
@@ -68,13 +74,12 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
                 false => return Err(error.into()),
             }
         }
-        let kept = match &stage {
-            Some(stage) => stage.stat(&step.slot())?,
-            None => None,
-        };
-        let old = step.top.old;
-        if old.is_some_and(|old| !kept.is_some_and(|kept| old.is(&kept))) {
-            tell(path.clone(), "its old version is gone", None);
+        match &stage {
+            Some(stage) => altered(&tree, &step, stage, moved, &mut |path, what| {
+                tell(path, what, None);
+            })?,
+            None if step.top.old.is_some() => tell(path.clone(), GONE, None),
+            None => {}
         }
     }
     for link in records.links() {
@@ -100,6 +105,35 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
     }
     sort(&mut conflicts);
     Ok(conflicts)
+}
+
+/// Tells which of the old versions that a step put into the area are not what they were: what was written there since is not
+/// restored as if it had been the original's.
+fn altered(
+    tree: &TreeIntent,
+    step: &RenameStep,
+    stage: &Dir,
+    moved: &MovedEntries,
+    tell: &mut dyn FnMut(ResourcePath, &'static str),
+) -> Result<()> {
+    let top = step.top.path.as_bytes().len();
+    let below = tree.records.below(step);
+    for entry in std::iter::once(step.top.clone()).chain(below) {
+        let Some(old) = entry.old else { continue };
+        let at = staged_path(step.slot, &entry.path.as_bytes()[top..]);
+        let now = stat(stage, &at)?.filter(|now| old.is(now));
+        // No program can set a ctime, and what we move ourselves is known. What came before the commit was over is the original's.
+        let later = |now: &Meta| {
+            let ctime = moved.settled(now.ino, now.ctime);
+            tree.kept_until.is_some_and(|until| ctime > until)
+        };
+        match now {
+            None => tell(entry.path, GONE),
+            Some(now) if later(&now) => tell(entry.path, ALTERED),
+            Some(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Tells everything at the place of a step that the commit did not put there. `exact` compares to
