@@ -98,6 +98,9 @@ pub(crate) struct RunOptions {
     /// How many processors the command may use, as in 1.5
     #[arg(long, value_name = "NUMBER", value_parser = units::processors)]
     cpu: Option<u64>,
+    /// How much the files it writes may take, as in 10G: on disk, and in each directory in memory such as /tmp
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    disk: Option<u64>,
     /// How long the command may take, as in 30m; then its status is 124
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
@@ -114,7 +117,7 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     allow_userns: bool,
     /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
-    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "hide", "show", "memory", "pids", "cpu", "timeout", "allow_userns"])]
+    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "hide", "show", "memory", "pids", "cpu", "disk", "timeout", "allow_userns"])]
     unconfined: bool,
     /// Set a variable for the command; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE")]
@@ -241,6 +244,7 @@ impl RunOptions {
                 memory: self.memory,
                 pids: self.pids,
                 cpu: self.cpu,
+                disk: self.disk,
                 timeout: self.timeout,
             },
             userns: self.allow_userns.then_some(true),

@@ -138,3 +138,47 @@ fn a_command_whose_time_is_over_is_ended() {
     }
     assert_quiet(&world);
 }
+
+// attack H9
+#[test]
+fn h9_a_command_that_fills_the_disk_is_stopped() {
+    as_user_too();
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        // One file, of the size that one may have.
+        let outcome = cli.run(inside(
+            "run --plan try --disk 8M",
+            "dd if=/dev/zero of=large bs=1M count=20 2>/dev/null",
+        ));
+        let said = outcome.stderr_text();
+        assert_eq!(outcome.status, 153, "{said}");
+        has(
+            &said,
+            ["a file of the command reached its limit of 8388608 bytes"],
+        );
+        cli.ok("rollback try");
+        // Many, in the sandbox and in the home directory.
+        for place in [".", "$HOME"] {
+            let fill = format!(
+                "for n in $(seq 300); do head -c 1000000 /dev/zero > {place}/f$n || exit; done; sleep 60"
+            );
+            let outcome = cli.run(inside("run --plan try --disk 8M", &fill));
+            let said = outcome.stderr_text();
+            assert_eq!(outcome.status, 137, "{place}: {said}");
+            has(&said, ["its limit of 8388608 bytes on disk"]);
+            cli.ok("rollback try");
+        }
+        // In memory, where the kernel keeps it; what is within the limit notices nothing.
+        let script = "head -c 9000000 /dev/zero > /tmp/f || echo full; head -c 9000000 /dev/zero > /dev/shm/f || echo full; \
+            head -c 3000000 /dev/zero > within";
+        let outcome = cli.run(inside("run --plan try --disk 8M", script));
+        let said = outcome.stderr_text();
+        assert_eq!(
+            (outcome.status, outcome.stdout_text()),
+            (0, "full\nfull\n".to_owned()),
+            "{said}"
+        );
+        lacks(&said, ["its limit"]);
+        assert_quiet(&world);
+    }
+}

@@ -566,6 +566,7 @@ impl<'a> Checker<'a> {
             memory: read("memory", &limits.memory, units::size)?,
             pids: limits.pids,
             cpu: read("cpu", &limits.cpu, units::processors)?,
+            disk: read("disk", &limits.disk, units::size)?,
             timeout: read("timeout", &limits.timeout, seconds)?.map(Duration::from_secs),
         })
     }

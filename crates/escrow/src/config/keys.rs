@@ -91,6 +91,7 @@ pub(super) const KEYS: &[Key] = &[
                 fits(own.memory, outer.memory)
                     && fits(own.pids, outer.pids)
                     && fits(own.cpu, outer.cpu)
+                    && fits(own.disk, outer.disk)
                     && fits(own.timeout, outer.timeout)
             },
             take: |own, outer| outer.run.limits = own.run.limits.or(outer.run.limits),

@@ -311,6 +311,8 @@ pub struct LimitsConfig {
     pub pids: Option<u64>,
     /// How many processors a command may use, as in `1.5`.
     pub cpu: Option<String>,
+    /// What commands write may take so much on disk, and each directory in memory as much, as in `10G`.
+    pub disk: Option<String>,
     /// How long a command may take, as in `30m`.
     pub timeout: Option<String>,
 }

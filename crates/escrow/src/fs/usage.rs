@@ -47,6 +47,28 @@ fn shared_of(dir: &Dir, entry: &DirEntry) -> u64 {
     }
 }
 
+/// Whether a directory cannot be looked into.
+fn is_closed(dir: &Dir, name: &[u8], meta: &Meta) -> bool {
+    let open = rustix::process::geteuid().is_root() || meta.mode & 0o500 == 0o500;
+    !open && dir.subdir(name).is_err_and(|error| error.is(Errno::ACCESS))
+}
+
+/// The bytes of everything in a directory, roughly and fast: a file counts once for each of its names.
+pub fn occupied(top: &Dir) -> Result<u64> {
+    let sum = AtomicU64::new(0);
+    walk(top, (), |visit| {
+        let mut next = Vec::new();
+        for entry in visit.entries {
+            sum.fetch_add(on_disk(&entry.meta), Ordering::Relaxed);
+            if entry.meta.is_dir() && !is_closed(visit.dir, &entry.name, &entry.meta) {
+                next.push((entry.name, ()));
+            }
+        }
+        Ok::<_, FsError>(next)
+    })?;
+    Ok(sum.into_inner())
+}
+
 /// Measures `name` and everything in it; nothing where it is not there. What is closed to us is counted as unread.
 pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
     let Some(meta) = parent.stat(name)? else {
@@ -56,12 +78,7 @@ pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
     let shared = AtomicU64::new(0);
     // Files of several names: bytes, names, and how many of these are in the tree.
     let several = Shared::new(HashMap::<u64, (u64, u32, u32)>::new());
-    let root = rustix::process::geteuid().is_root();
-    let closed = |dir: &Dir, name: &[u8], meta: &Meta| {
-        let open = root || meta.mode & 0o500 == 0o500;
-        !open && dir.subdir(name).is_err_and(|error| error.is(Errno::ACCESS))
-    };
-    if meta.is_dir() && closed(parent, name, &meta) {
+    if meta.is_dir() && is_closed(parent, name, &meta) {
         unread.store(1, Ordering::Relaxed);
     } else if meta.is_dir() && !parent.is_mount_point(&meta) {
         let top = parent.subdir(name)?;
@@ -86,7 +103,7 @@ pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
                 shared.fetch_add(elsewhere, Ordering::Relaxed);
                 private.fetch_add(on_disk(&meta) - elsewhere, Ordering::Relaxed);
                 match meta.is_dir() {
-                    true if closed(visit.dir, &entry.name, &meta) => {
+                    true if is_closed(visit.dir, &entry.name, &meta) => {
                         unread.fetch_add(1, Ordering::Relaxed);
                     }
                     true => next.push((entry.name, ())),

@@ -52,6 +52,7 @@ mod report;
 mod resources;
 mod runs;
 mod sandboxes;
+mod scratch;
 mod sessions;
 mod status;
 mod strategies;

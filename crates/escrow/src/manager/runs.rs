@@ -1,6 +1,6 @@
 //! Runs a command inside the sandboxes of a plan.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
@@ -11,25 +11,23 @@ use super::concealment::passed;
 use super::content::check_readable;
 use super::sessions::NamespaceEntry;
 use super::{Manager, SandboxView};
-use crate::commit::scratch_name;
 use crate::config::{AutoCheckpoint, RunDefaults};
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::state_dir::{self, Lock};
-use crate::fs::workspace::{is_absent, is_there};
 use crate::fs::{exposure, layering};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
-use crate::model::view::{Layers, View};
-use crate::model::{Action, DiffView, Limits, Network, SandboxId, Scope, Shape};
+use crate::model::view::View;
+use crate::model::{Action, Limits, Network, SandboxId, Scope, Shape};
 use crate::run::limits::{ControlGroups, PREFIX};
 use crate::run::spec::SOCKETS;
 use crate::run::{
-    Agent, Attached, Helper, MountedSandbox, NamespaceOptions, Output, Proxy, RunError, RunOutcome,
-    RunSpec, SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
+    Agent, Attached, DiskWatch, Helper, MountedSandbox, NamespaceOptions, Output, Proxy, RunError,
+    RunOutcome, RunSpec, SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
-use crate::strategy::{Exposes, LiveView, Mount, Session, overlay, unsupported};
+use crate::strategy::{Exposes, LiveView, Mount, Session, unsupported};
 
 /// An environment.
 type Variables = Vec<(OsString, OsString)>;
@@ -88,9 +86,6 @@ impl<'a> RunRequest<'a> {
         }
     }
 }
-
-/// Where the layer over a home directory is that cannot be written, in the area of the scratch layer.
-const STILL: &[u8] = b"still";
 
 impl Manager {
     /// Runs a command inside the sandboxes of a plan, together with those that are there already.
@@ -164,6 +159,9 @@ impl Manager {
         let mut spec = spec.clone();
         spec.groups = groups.procs().iter().map(AsRawFd::as_raw_fd).collect();
         spec.supervised = groups.supervised;
+        spec.disk = limits.disk;
+        let disk = limits.disk.map(|limit| DiskWatch::start(&spec, limit));
+        let disk = disk.transpose()?;
         let spec = &spec;
         let held = entry.held().into_iter().chain(groups.procs()).collect();
         let mut helper = Some(Helper {
@@ -205,14 +203,15 @@ impl Manager {
                 proxied: &mut |socket| proxy = Some(Proxy::start(socket, &spec.look.network)),
                 notice: &mut |text| self.notice(text),
                 timeout: limits.timeout,
+                disk: disk.as_ref(),
             },
         );
         drop(guard);
         let written = relays.finish();
-        groups
-            .reached()
-            .into_iter()
-            .for_each(|text| self.notice(text));
+        let exit = ended.as_ref().ok();
+        let large = exit.and_then(|exit| disk.as_ref()?.text_of(*exit));
+        let reached = groups.reached().into_iter().chain(large);
+        reached.for_each(|text| self.notice(text));
         drop(groups);
         let denied = proxy.map(|proxy| proxy.denied()).unwrap_or_default();
         for one in &denied {
@@ -592,58 +591,9 @@ impl Manager {
             build: entry.build(),
             share: entry.share(),
             groups: Vec::new(),
+            disk: None,
             supervised: Limits::default(),
         })
-    }
-
-    /// The layer over the home directory: what tools write there stays with the plan, and goes
-    /// with it. There is none where the home directory is missing, is the root, or is sandboxed.
-    fn scratch_layers(
-        &self,
-        plan: &Plan,
-        home: &Path,
-        views: &[SandboxView],
-        (fork, writable): (Option<&Path>, bool),
-    ) -> Result<Option<(Location, Layers)>> {
-        let lower = match state_dir::canonical(home) {
-            Ok(lower) if is_there(&lower) => lower,
-            _ => return Ok(None),
-        };
-        let sandboxed = |view: &SandboxView| lower.starts_with(view.resource.at.as_path());
-        if lower.parent().is_none() || views.iter().any(sandboxed) {
-            return Ok(None);
-        }
-        let name = scratch_name(plan);
-        let layers = match writable {
-            true => layering::over_home(&self.areas, &name, &lower, fork)?,
-            // What stands in a layer is a copy: a socket of the home directory leads nowhere.
-            false => {
-                let still = state_dir::room(&state_dir::room(&self.areas, &name)?, STILL)?;
-                layering::over_home(&self.areas, &name, &lower, Some(still.path()))?
-            }
-        };
-        Ok(Some((Location::from(lower), layers)))
-    }
-
-    /// Where it is.
-    pub(super) fn scratch_path(&self, plan: &Plan) -> PathBuf {
-        let name = scratch_name(plan);
-        self.areas.path().join(OsStr::from_bytes(&name))
-    }
-
-    /// Removes what was written beside the sandboxes.
-    pub(super) fn drop_scratch(&self, plan: &Plan) -> Result<()> {
-        Ok(self.workspaces().remove_own(&scratch_name(plan))?)
-    }
-
-    /// What commands wrote beside the sandboxes, into the home directory.
-    pub fn scratch_diff(&self, plan: &Plan, home: &Path) -> Result<DiffView> {
-        self.permit_within(Action::Diff, plan)?;
-        let upper = self.scratch_path(plan).join("upper");
-        match is_absent(&upper) {
-            true => Ok(DiffView::default()),
-            false => Ok(overlay::compare(&upper, &state_dir::canonical(home)?)?),
-        }
     }
 
     /// How a sandbox is opened to be changed: as the command sees it that is inside, if there is one.

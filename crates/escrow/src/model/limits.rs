@@ -13,6 +13,8 @@ pub struct Limits {
     pub pids: Option<u64>,
     /// Thousandths of a processor.
     pub cpu: Option<u64>,
+    /// Bytes that what it writes may take on disk, and each of its directories in memory.
+    pub disk: Option<u64>,
     /// How long it may take.
     pub timeout: Option<Duration>,
 }
@@ -24,6 +26,7 @@ impl Limits {
             memory: self.memory.or(others.memory),
             pids: self.pids.or(others.pids),
             cpu: self.cpu.or(others.cpu),
+            disk: self.disk.or(others.disk),
             timeout: self.timeout.or(others.timeout),
         }
     }

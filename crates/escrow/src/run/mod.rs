@@ -30,6 +30,7 @@
 //! | `streams` | files on the standard streams are copied through pipes |
 //! | `landlock` | a second wall: nothing is written but where the mounts let it be |
 //! | `limits` | memory, processes and processors of a command are limited |
+//! | `disk` | what a command takes on disk is limited |
 //! | `secrets` | which files and variables hold credentials, by name |
 //! | `proxy` | where the network is a list of hosts, those are reached and no other |
 //! | `tls` | the name that a TLS client asks for |
@@ -43,6 +44,7 @@
 
 mod ask;
 mod console;
+mod disk;
 mod filter;
 pub mod idmap;
 mod landlock;
@@ -65,6 +67,7 @@ mod walls;
 pub(crate) use ask::Helper;
 pub use ask::{AGENT, Answer, Question, ask};
 pub use console::{Attached, Console, Detached, Output};
+pub(crate) use disk::DiskWatch;
 pub use launcher::{enter, probe};
 pub use pause::{PausedProcesses, pause};
 pub(crate) use program::{output, program};

@@ -230,6 +230,13 @@ fn prepare(
         };
         setrlimit(Resource::Nproc, limit).map_err(at("limit processes"))?;
     }
+    if spec.disk.is_some() {
+        let limit = Rlimit {
+            current: spec.disk,
+            maximum: spec.disk,
+        };
+        setrlimit(Resource::Fsize, limit).map_err(at("limit the size of files"))?;
+    }
     let Some(files) = spec.files else {
         return Ok(());
     };

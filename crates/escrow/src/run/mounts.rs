@@ -105,24 +105,24 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<(Vec<OwnedFd>, Option<String>)>
     if !failpoints::bug("mounts-left-writable") && !failpoints::bug("both-walls-open") {
         sys::read_only(root.as_fd()).map_err(at("make everything else read-only"))?;
     }
-    put(tmpfs("1777")?.as_fd(), Path::new("/tmp"))?;
+    put(tmpfs("1777", spec.disk)?.as_fd(), Path::new("/tmp"))?;
     if is_there(Path::new("/run")) {
-        put(tmpfs("0755")?.as_fd(), Path::new("/run"))?;
+        put(tmpfs("0755", spec.disk)?.as_fd(), Path::new("/run"))?;
     }
     for path in &spec.covered.private {
-        put(tmpfs("1777")?.as_fd(), path.as_path())?;
+        put(tmpfs("1777", spec.disk)?.as_fd(), path.as_path())?;
     }
     for (homes, _) in &spec.covered.homes {
-        put(tmpfs("0755")?.as_fd(), homes.as_path())?;
+        put(tmpfs("0755", spec.disk)?.as_fd(), homes.as_path())?;
     }
-    put_devices(devices)?;
+    put_devices(devices, spec.disk)?;
     ready.extend(names);
     put_all(&ready)?;
     cover(&spec.covered.paths)?;
     put_all(&shown)?;
     for path in &spec.hidden {
         if is_there(path.as_path()) {
-            put(tmpfs("0700")?.as_fd(), path.as_path())?;
+            put(tmpfs("0700", spec.disk)?.as_fd(), path.as_path())?;
         }
     }
     Ok((held, notice))
@@ -275,8 +275,13 @@ fn clone_tree(path: &Path, how: OpenTreeFlags) -> StepResult<OwnedFd> {
     mount::open_tree(CWD, path, flags).map_err(at(format!("take '{}' inside", path.display())))
 }
 
-fn tmpfs(mode: &str) -> StepResult<OwnedFd> {
-    let set = |fs: BorrowedFd<'_>| mount::fsconfig_set_string(fs, c"mode", mode);
+fn tmpfs(mode: &str, size: Option<u64>) -> StepResult<OwnedFd> {
+    let set = |fs: BorrowedFd<'_>| {
+        if let Some(size) = size {
+            mount::fsconfig_set_string(fs, c"size", size.to_string())?;
+        }
+        mount::fsconfig_set_string(fs, c"mode", mode)
+    };
     new_mount(c"tmpfs", set, MountAttrFlags::MOUNT_ATTR_NODEV)
         .map_err(at("make a private directory in memory"))
 }
@@ -359,8 +364,8 @@ fn devices() -> StepResult<Vec<DetachedMount>> {
     Ok(found)
 }
 
-fn put_devices(devices: Vec<DetachedMount>) -> StepResult<()> {
-    put(tmpfs("0755")?.as_fd(), Path::new("/dev"))?;
+fn put_devices(devices: Vec<DetachedMount>, size: Option<u64>) -> StepResult<()> {
+    put(tmpfs("0755", size)?.as_fd(), Path::new("/dev"))?;
     for DetachedMount { fd, at } in devices {
         make_file(&at)?;
         put(fd.as_fd(), &at)?;
@@ -378,7 +383,7 @@ fn put_devices(devices: Vec<DetachedMount>) -> StepResult<()> {
     for name in ["/dev/shm", "/dev/pts", SOCKETS] {
         make_point(Path::new(name))?;
     }
-    put(tmpfs("1777")?.as_fd(), Path::new("/dev/shm"))?;
+    put(tmpfs("1777", size)?.as_fd(), Path::new("/dev/shm"))?;
     let set = |fs: BorrowedFd<'_>| mount::fsconfig_set_string(fs, c"ptmxmode", c"0666");
     let terminals = new_mount(c"devpts", set, MountAttrFlags::MOUNT_ATTR_NOEXEC)
         .map_err(at("mount terminals for the namespace"))?;

@@ -100,6 +100,8 @@ pub struct RunSpec {
     pub share: i32,
     /// Descriptors by which the command joins its control groups.
     pub groups: Vec<i32>,
+    /// Bytes of the largest file that it may write, and of each directory in memory.
+    pub disk: Option<u64>,
     /// Limits that the monitor keeps, since no control group does.
     pub supervised: Limits,
 }

@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::spec::RunSpec;
-use super::{Event, Request, sys};
+use super::{DiskWatch, Event, Request, sys};
 use crate::fs::process::ProcessIdentity;
 
 /// How a command ended.
@@ -224,6 +224,8 @@ pub(crate) struct SupervisorOptions<'a> {
     pub(crate) notice: &'a mut dyn FnMut(String),
     /// How long the command may take.
     pub(crate) timeout: Option<Duration>,
+    /// Looks at the disk that it takes.
+    pub(crate) disk: Option<&'a DiskWatch>,
 }
 
 /// Runs the command that `spec` describes.
@@ -283,6 +285,8 @@ fn listen(
     loop {
         let mut ready: Vec<PollFd<'_>> = vec![PollFd::new(channel, PollFlags::IN)];
         ready.extend(signals.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)));
+        let disk = outside.disk.map(DiskWatch::reached);
+        ready.extend(disk.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         match poll(&mut ready, clock.left().as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(at("wait for the command")(errno)),
@@ -299,6 +303,11 @@ fn listen(
             TimeLeft::Grace => return Ok(CommandExit::Exited(TIMED_OUT)),
         }
         let came: Vec<bool> = ready.iter().map(|one| !one.revents().is_empty()).collect();
+        if let Some(disk) = outside.disk.filter(|_| came.last() == Some(&true)) {
+            (outside.notice)(disk.text());
+            // With the channel everything inside ends.
+            return Ok(CommandExit::Signaled(libc::SIGKILL));
+        }
         for ((signal, fd), _) in signals.iter().zip(&came[1..]).filter(|(_, came)| **came) {
             sys::drain(fd);
             request(match *signal {

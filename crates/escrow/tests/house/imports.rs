@@ -226,7 +226,8 @@ manager/garbage/find.rs | Stamp areas | finds areas that belong to no plan
 manager/garbage/orphans.rs | areas | finds areas that belong to no plan
 manager/mod.rs | Dir Resolver | holds its home open, and says how paths are resolved
 manager/recovery.rs | times | gives parents of areas their times back after a crash
-manager/runs.rs | exposure overlay | mounts the layers of a run and watches who can write them
+manager/runs.rs | exposure | mounts the layers of a run and watches who can write them
+manager/scratch.rs | overlay | lays a layer over the home directory, and compares it
 manager/status.rs | Resolver | says how paths are resolved
 ";
 
