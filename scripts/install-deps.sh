@@ -31,6 +31,7 @@ needs=(
     python3:python3
     curl:curl
     openssl:openssl
+    bwrap:bubblewrap
     node:nodejs
     podman:podman
     sqlite3:sqlite3

@@ -50,7 +50,7 @@ fn calls(bench: &Bench, tree: &Tree) -> usize {
 }
 
 /// Calls that do something.
-fn working(counts: &Counts) -> usize {
+pub(super) fn working(counts: &Counts) -> usize {
     counts.total - counts.count("futex") - counts.count("sched_yield")
 }
 
