@@ -61,7 +61,9 @@ pub(in crate::strategy) fn apply_and(
     }
     for dressing in records.directories() {
         apply_metadata(&original, &dressing, &dressing.after)?;
-        touched.0.entry(dressing.path).or_default();
+        if !dressing.is_file() {
+            touched.0.entry(dressing.path).or_default();
+        }
     }
     if failpoints::bug("no-directory-sync") {
         return Ok(());
@@ -350,6 +352,9 @@ pub(super) fn apply_metadata(
     dressing: &DirUpdate,
     looks: &DirMetadata,
 ) -> Result<()> {
+    if dressing.is_file() {
+        return set_time(original, dressing, looks);
+    }
     let path = &dressing.path;
     let dir = match original.dir(path) {
         Err(error) if error.is_absent() || error.leaves() => return Ok(()),
@@ -397,6 +402,27 @@ pub(super) fn apply_metadata(
     };
     handle.reapply_metadata(&model).map_err(fail)?;
     Ok(())
+}
+
+/// Gives a file one of its two times, unless another process changed it meanwhile.
+fn set_time(original: &Dir, update: &DirUpdate, looks: &DirMetadata) -> Result<()> {
+    let (Some(seen), Some(mtime)) = (&update.seen, looks.mtime) else {
+        return Ok(());
+    };
+    let Some((dir, name)) = open_parent(original, &update.path)? else {
+        return Ok(());
+    };
+    let ours = [update.before.mtime, update.after.mtime];
+    let same =
+        |now: &Meta| seen.is(now) && now.size == seen.size && ours.contains(&Some(now.mtime));
+    let Some(now) = dir.stat(name)?.filter(same) else {
+        return Ok(());
+    };
+    let fail = |errno| dir.error("set the times of", name, Cause::Os(errno));
+    let handle = dir.handle(name)?;
+    Ok(handle
+        .reapply_metadata(&Meta { mtime, ..now })
+        .map_err(fail)?)
 }
 
 /// Whether a directory looks as it was left.

@@ -147,8 +147,18 @@ pub(in crate::strategy) fn look(
     let (mut seen, mut notes, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut owners = LostOwners::default();
     let mut fixed = BTreeSet::new();
+    let mut linked: BTreeMap<u64, (u64, Vec<&ResourcePath>)> = BTreeMap::new();
     for change in changes {
         let now = look.change(change)?;
+        if let (Some(now), Some(_)) = (&now, &change.new)
+            && now.is_file()
+            && now.nlink > 1
+        {
+            let file = linked
+                .entry(now.ino)
+                .or_insert((now.nlink.into(), Vec::new()));
+            file.1.push(&change.path);
+        }
         seen.push(now.as_ref().map(Fingerprint::from));
         if now.is_some_and(|now| now.fixed) {
             fixed.insert(change.path.clone());
@@ -162,6 +172,14 @@ pub(in crate::strategy) fn look(
         }
     }
     notes.extend(owners.note());
+    let split = linked.into_values();
+    let split = split.filter(|(names, changed)| (changed.len() as u64) < *names);
+    notes.extend(split.map(|(names, changed)| PreviewNote {
+        path: changed[0].clone(),
+        what: format!(
+            "of the {names} names of this file, those not changed here keep the old content"
+        ),
+    }));
     let (mut conflicts, merged) = (look.conflicts, look.merged);
     if options.strict {
         conflicts.extend(base.everything_moved(carved)?);

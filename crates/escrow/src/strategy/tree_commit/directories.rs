@@ -128,6 +128,11 @@ impl StageJob<'_> {
             }
             all.insert(path.clone(), dressing);
         }
+        for path in self.names {
+            if let Some(update) = self.rewritten(path)? {
+                all.insert(path.clone(), update);
+            }
+        }
         for link in &self.links {
             self.records.link(link).map_err(self.unwritten)?;
         }
@@ -162,6 +167,35 @@ impl StageJob<'_> {
             after,
             known,
         })
+    }
+
+    /// A file that was written as it was before: it gets the time of that, so that what was built from it is still newer.
+    /// Not if another process changed it, or if only a part is released.
+    fn rewritten(&self, path: &ResourcePath) -> Result<Option<DirUpdate>> {
+        let (now, new) = (stat(self.original, path)?, self.source.root.meta(path)?);
+        let (Some(now), Some(new)) = (now, new) else {
+            return Ok(None);
+        };
+        let me = rustix::process::geteuid();
+        let may = (me.is_root() || now.uid == me.as_raw()) && !now.fixed;
+        let files = [now.kind, new.kind] == [EntryKind::File; 2];
+        if self.part || self.source.whole || !may || !files || now.mtime == new.mtime {
+            return Ok(None);
+        }
+        let (dir, name) = self.original.parent(path)?;
+        let at = Some((&dir, name));
+        if now.size != new.size || !self.source.base.is_current(path, at, &now)? {
+            return Ok(None);
+        }
+        let mut after = DirMetadata::of(&now);
+        after.mtime = Some(new.mtime);
+        Ok(Some(DirUpdate {
+            path: path.clone(),
+            seen: Some(Fingerprint::from(&now)),
+            before: DirMetadata::of(&now),
+            after,
+            known: false,
+        }))
     }
 }
 

@@ -56,7 +56,9 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
         writer.link(&link).map_err(unwritten)?;
     }
     for mut dressing in records.directories() {
-        if let Some(now) = stat(&original, &dressing.path)? {
+        if !dressing.is_file()
+            && let Some(now) = stat(&original, &dressing.path)?
+        {
             dressing.after.mtime = Some(now.mtime);
         }
         writer.directory(&dressing).map_err(unwritten)?;

@@ -67,7 +67,7 @@ use super::tree::{Original, STAGE};
 use crate::fs::xattr::Xattrs;
 use crate::fs::{Dir, Fingerprint, Meta, Stamp};
 use crate::model::text::Location;
-use crate::model::{Conflict, ResourcePath};
+use crate::model::{Conflict, EntryKind, ResourcePath};
 
 /// Where the new versions of a sandbox are.
 pub(super) trait VersionSource {
@@ -136,7 +136,8 @@ struct KeptLink {
     file: Fingerprint,
 }
 
-/// A directory that gets its mode, owner, attributes and times when everything in it is done.
+/// A directory that gets its mode, owner, attributes and times when everything in it is done; or a file that was written
+/// as it was before, which gets the time of that.
 #[derive(Debug, Clone, Deserialize)]
 struct DirUpdate {
     path: ResourcePath,
@@ -147,6 +148,12 @@ struct DirUpdate {
     /// Where only a part is released: no other process had changed it.
     #[serde(default)]
     known: bool,
+}
+
+impl DirUpdate {
+    fn is_file(&self) -> bool {
+        self.seen.is_some_and(|seen| seen.kind == EntryKind::File)
+    }
 }
 
 /// How a directory is to look.

@@ -130,7 +130,7 @@ pub(super) struct StageJob<'a> {
     placer: Placer<'a, Option<VersionDigest>>,
     /// Sandbox files that are no change, in the same way.
     kept: Option<HashMap<u64, ResourcePath>>,
-    names: &'a [ResourcePath],
+    pub(super) names: &'a [ResourcePath],
     pub(super) links: Vec<KeptLink>,
     flags: OriginalFlags<'a>,
     /// Where everything is noted that is to be done.

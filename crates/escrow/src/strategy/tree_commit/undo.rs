@@ -90,7 +90,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
         }
     }
     // The directory that holds a file is not part of it.
-    let own = |_: &DirUpdate| tree.original.only().is_none();
+    let own = |update: &DirUpdate| tree.original.only().is_none() && !update.is_file();
     for dressing in records.directories().filter(own) {
         let Some(now) = stat(&original, &dressing.path)? else {
             continue;
