@@ -1,5 +1,6 @@
 //! `escrow run`: runs a command inside the sandboxes of a plan.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -11,14 +12,17 @@ use escrow::diff::{self, PatchOptions};
 use escrow::error::Error;
 use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
 use escrow::model::text::Location;
-use escrow::model::{DeniedConnection, Expected, Limits, Network, PlanDigest, WholeDirs, units};
+use escrow::model::{
+    DeniedConnection, DiffView, EntryInfo, EntryKind, Expected, Limits, Network, PlanDigest,
+};
+use escrow::model::{WholeDirs, units};
 use escrow::run::{Agent, Output};
 use serde_json::{Value, json};
 
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::{PromptAnswer, ReportFile, Tone, Ui, paint};
+use crate::ui::{PromptAnswer, ReportFile, Tone, Ui, count, paint, size};
 
 /// Run a command inside a plan's sandboxes
 ///
@@ -76,6 +80,9 @@ pub(crate) struct RunOptions {
     /// Write the document of `--json` to this file when the command has ended
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Make this path, as one in the home directory, part of the new plan too; can be repeated
+    #[arg(long, value_name = "PATH", conflicts_with = "plan")]
+    keep: Vec<PathBuf>,
     /// Let the command write this path for real; can be repeated
     #[arg(long, value_name = "PATH")]
     writable: Vec<PathBuf>,
@@ -296,7 +303,8 @@ impl RunOptions {
         if let Some(typed) = &self.plan {
             return Ok((context.plan(Some(typed), ui)?, false));
         }
-        let begins = self.new || self.all || self.strategy.is_some() || !self.resource.is_empty();
+        let begins = self.new || self.all || self.strategy.is_some();
+        let begins = begins || !self.resource.is_empty() || !self.keep.is_empty();
         let open = match begins {
             true => None,
             false => context.manager.open_plan_here(&context.directory)?,
@@ -324,13 +332,15 @@ impl RunOptions {
 
     fn make_plan(&self, context: &Context, ui: &Ui) -> Result<Plan, Failure> {
         let manager = &context.manager;
-        let (directory, resources) = match self.resource.is_empty() {
+        let (directory, mut resources) = match self.resource.is_empty() {
             true => {
                 let project = manager.project(&context.directory, self.all)?;
                 (project.root, project.resources)
             }
             false => (context.directory.clone(), self.resource.clone()),
         };
+        let keep = self.keep.iter();
+        resources.extend(keep.map(|path| context::absolute(path.as_os_str()).into()));
         let progress = ui.progress("copying");
         let strategy = self.strategy.as_deref();
         let view = manager.create_plan(None, &directory, &resources, strategy, &progress)?;
@@ -508,6 +518,9 @@ impl RunSession<'_> {
                 show::sum(&written),
                 self.plan.name
             ));
+            for line in largest(&written) {
+                self.ui.say(&line);
+            }
         }
         Ok(written.changes.iter().map(show::change).collect())
     }
@@ -528,6 +541,50 @@ fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
         };
         ui.say(&format!("denied: {host}:{port}{times}: {reason}"));
     }
+}
+
+/// How many places in the home directory are named.
+const NAMED: usize = 8;
+
+/// What was written into the home directory, the largest first.
+fn largest(written: &DiffView) -> Vec<String> {
+    let mut places: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for change in &written.changes {
+        let file = |new: &&EntryInfo| new.kind == EntryKind::File;
+        let Some(new) = change.new.as_ref().filter(file) else {
+            continue;
+        };
+        let path = change.path.to_string();
+        // Directories that hold something of every program say little.
+        let shared = [".cache/", ".config/", ".local/share/", ".local/state/"];
+        let skipped = shared
+            .iter()
+            .find(|one| path.starts_with(*one))
+            .map_or(0, |one| one.len());
+        let end = path[skipped..]
+            .find('/')
+            .map_or(path.len(), |at| skipped + at);
+        let place = places.entry(path[..end].to_owned()).or_default();
+        *place = (place.0 + new.size, place.1 + 1);
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|(_, (size, _))| std::cmp::Reverse(*size));
+    let more = places.len().saturating_sub(NAMED);
+    let line = |(path, (bytes, files)): &(String, (u64, u64))| {
+        format!(
+            "  ~/{path}  {}, {}",
+            size(*bytes),
+            count(*files, "file", "files")
+        )
+    };
+    let mut lines: Vec<String> = places.iter().take(NAMED).map(line).collect();
+    if more > 0 {
+        lines.push(format!("  {} more", count(more as u64, "place", "places")));
+    }
+    if !lines.is_empty() {
+        lines.push("  `--keep PATH` makes such a path part of the plan".to_owned());
+    }
+    lines
 }
 
 /// Whether a plan holds changes; `None` where the caller may not know.

@@ -500,7 +500,11 @@ impl<'a> Checker<'a> {
         for (number, text) in run.writable.iter().enumerate() {
             self.check_path(&format!("run.writable[{number}]"), text)?;
         }
-        for (key, all) in [("hide", &run.hide), ("show", &run.show)] {
+        for (key, all) in [
+            ("hide", &run.hide),
+            ("show", &run.show),
+            ("keep", &run.keep),
+        ] {
             for (number, text) in all.iter().enumerate() {
                 self.check_path(&format!("run.{key}[{number}]"), text)?;
             }
@@ -529,6 +533,7 @@ impl<'a> Checker<'a> {
             userns: run.allow_userns,
             hide: paths(&run.hide),
             show: paths(&run.show),
+            keep: paths(&run.keep),
             pass: run.env.pass.clone(),
             env: run.env.set.clone(),
         })

@@ -122,6 +122,19 @@ pub(super) const KEYS: &[Key] = &[
         }),
     },
     Key {
+        name: "run.keep",
+        counts: "what an outer file has too",
+        loosens: "what commands write there would be released with the project",
+        merge: Some(Merge {
+            tightens: |own, outer, _| own.run.keep.iter().all(|one| outer.run.keep.contains(one)),
+            take: |own, outer| outer.run.keep.clone_from(&own.run.keep),
+            named: |own| {
+                let path = |path: &std::path::PathBuf| twice(Location::from(path.as_path()));
+                own.run.keep.iter().map(path).collect()
+            },
+        }),
+    },
+    Key {
         name: "run.env.pass",
         counts: "a list of names that outer files pass too",
         loosens: "commands would get these variables of yours, whatever they hold",

@@ -295,6 +295,8 @@ pub struct RunConfig {
     pub hide: Vec<String>,
     /// Paths that commands see although they hold credentials.
     pub show: Vec<String>,
+    /// Paths beside the project that a new plan of `escrow run` has as resources too.
+    pub keep: Vec<String>,
     /// What commands may use; as much as they like if left out.
     pub limits: LimitsConfig,
     /// Variables that are set for commands, and which of the caller's they get.

@@ -128,6 +128,8 @@ pub struct RunDefaults {
     pub hide: Vec<PathBuf>,
     /// Paths that commands see although they hold credentials.
     pub show: Vec<PathBuf>,
+    /// Paths that belong to a plan which is made for a command.
+    pub keep: Vec<PathBuf>,
     /// What commands may use.
     pub limits: Limits,
     /// Names of the caller's variables that commands get; all that do not look like secrets if left out.

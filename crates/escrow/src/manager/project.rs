@@ -50,10 +50,15 @@ impl Manager {
             let added: Vec<String> = added.map(|one| one.name).collect();
             names.extend(added);
         }
-        let resources = match names.is_empty() {
+        let mut resources: Vec<OsString> = match names.is_empty() {
             true => vec![root.clone().into()],
             false => names.into_iter().map(OsString::from).collect(),
         };
+        for path in &self.settings().run.keep {
+            let in_home = path.strip_prefix("~").ok().zip(home.as_ref());
+            let full = in_home.map_or_else(|| path.clone(), |(rest, home)| home.join(rest));
+            resources.push(full.into());
+        }
         Ok(Project { root, resources })
     }
 

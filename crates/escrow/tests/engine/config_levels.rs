@@ -82,6 +82,8 @@ limits | run: {limits: {pids: 10}} | run: {limits: {pids: 5, timeout: 2s}} | - 5
 hide | run: {hide: [/a]} | run: {hide: [/b]} | /a /b | /a /b
 show | {} | run: {show: [~/.ssh]} | - | ~/.ssh
 show | run: {show: [/a, /b]} | run: {show: [/b]} | /b | /b
+keep | {} | run: {keep: [~/.ssh]} | - | ~/.ssh
+keep | run: {keep: [/a, /b]} | run: {keep: [/b]} | /b | /b
 pass | {} | run: {env: {pass: [A_TOKEN]}} | - | A_TOKEN
 pass | run: {env: {pass: [A, B]}} | run: {env: {pass: [B]}} | B | B
 validate | {} | validate: [[make]] | - | make
@@ -138,10 +140,11 @@ fn look(settings: &Settings, key: &str) -> String {
             let text = |one: Option<u64>| one.map_or("-".to_owned(), |one| one.to_string());
             join(&mut all.into_iter().map(text))
         }
-        "hide" | "show" => {
+        "hide" | "show" | "keep" => {
             let paths = match key {
                 "hide" => &settings.run.hide,
-                _ => &settings.run.show,
+                "show" => &settings.run.show,
+                _ => &settings.run.keep,
             };
             join(&mut paths.iter().map(|at| at.display().to_string()))
         }
