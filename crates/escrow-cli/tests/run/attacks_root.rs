@@ -153,21 +153,34 @@ fn areas_beside_their_originals_are_hidden() {
     assert_quiet(&there);
 }
 
-/// Root of the machine is no process special inside: it owns what is its own, and no more.
+/// Root inside is what root is in a container: files of others are its own to change in the sandbox, and nowhere else. What
+/// is released has no more power than before.
 #[test]
-fn root_without_capabilities_changes_no_file_of_others() {
+fn root_changes_files_of_others_in_the_sandbox_only() {
     if !require_root("files of another user") {
         return;
     }
-    let scene = Scene::with("overlay", |app| {
-        let script = "echo theirs > theirs; chown 54321:54321 theirs; chmod 0600 theirs";
-        sh(app, script);
-    });
-    let script = "cat theirs; echo evil >> theirs; chown 0 theirs; chown 1 a.txt; setcap cap_net_raw+ep a.txt; echo tried";
-    let outcome = scene.run(script);
-    assert_eq!(outcome.stdout_text(), "tried\n");
-    assert_eq!(scene.cli.ok("diff try --name-status"), "");
-    scene.unharmed();
+    let make = "mkdir -m 0700 theirs; echo theirs > theirs/file; chmod 0600 theirs/file; chown -R 54321:54321 theirs";
+    for strategy in STRATEGIES {
+        let scene = Scene::with(strategy, |app| drop(sh(app, make)));
+        let beside = scene.world.dir("elsewhere");
+        sh(&beside, make);
+        let script = "cat theirs/file; echo more >> theirs/file; echo new > theirs/new; chown 54321:54322 theirs/new
+            setpriv --reuid=54321 --clear-groups cat theirs/file; setcap cap_net_raw+ep a.txt; mv theirs renamed
+            chown 0 $1/theirs || echo out of reach; mknod node b 7 0 || echo no device";
+        let line = [&in_try(script)[..], &["sh".into(), beside.clone().into()]].concat();
+        let said = scene.cli.ok(line);
+        assert_eq!(
+            said, "theirs\ntheirs\nmore\nout of reach\nno device\n",
+            "{strategy}"
+        );
+        scene.cli.ok("commit try");
+        sh(
+            &scene.app,
+            "test \"$(stat -c %u:%g renamed renamed/file renamed/new | xargs)\" = '54321:54321 54321:54321 54321:54322'
+            test \"$(getcap a.txt)\" = ''; test \"$(stat -c %a renamed/file)\" = 600; test ! -e theirs",
+        );
+    }
 }
 
 /// A mask that was replaced by a link would hide nothing.
@@ -212,4 +225,23 @@ fn no_socket_is_left_in_a_run_that_can_be_written() {
     let before = listed();
     cli.ok(inside("run --writable /run", "test -S $ESCROW_SOCKET"));
     assert_eq!(before, listed());
+}
+
+/// `ssh` refuses parts of its configuration that belong to neither root nor the user.
+#[test]
+fn parts_of_the_configuration_of_ssh_belong_to_the_user() {
+    if !require_root("a configuration of the machine") {
+        return;
+    }
+    let scene = Scene::new("overlay");
+    let setup = "mkdir -p /etc/ssh/ssh_config.d; mount -t tmpfs none /etc/ssh/ssh_config.d
+        echo 'Host one' > /etc/ssh/ssh_config.d/one.conf; exec \"$0\" \"$@\"";
+    let user = user_of(&scene);
+    let script = "stat -c %u:%a /etc/ssh/ssh_config.d/one.conf; cat /etc/ssh/ssh_config.d/one.conf
+        (echo evil > /etc/ssh/ssh_config.d/one.conf) 2>/dev/null || echo fixed";
+    let outer = ["unshare", "-m", "sh", "-euc", setup];
+    let mut command = user.behind(&outer, inside("run", script));
+    let output = command.output().expect("there is an unshare");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "54321:644\nHost one\nfixed\n", "{output:?}");
 }

@@ -36,6 +36,7 @@ mod join;
 mod library;
 mod life;
 mod limits;
+mod mounts;
 mod network;
 mod options;
 mod running;

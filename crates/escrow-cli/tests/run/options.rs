@@ -170,7 +170,14 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
         let outcome = cli.run(in_try(script));
         let said = outcome.stderr_text();
         has(&said, ["in the home directory, never committed: "]);
-        has(&said, ["escrow diff --scratch try"]);
+        has(
+            &said,
+            [
+                "escrow diff --scratch try",
+                "~/.cache/c  2 B, 1 file",
+                "--keep PATH",
+            ],
+        );
         let listed = "A\t.cache/c\nM\t.local/authorized_keys\nD\t.profile\nA\tnew\n";
         assert_eq!(cli.ok("diff try --scratch --name-status"), listed);
         assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
@@ -192,6 +199,30 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
         cli.ok("cleanup try");
         assert_clean(&world);
     }
+}
+
+#[test]
+fn a_path_in_the_home_directory_can_be_kept() {
+    as_user_too();
+    let (world, cli) = world();
+    let home = world.dir("user-home");
+    sh(&home, "mkdir tool other more; echo old > tool/settings");
+    let script =
+        "echo new > ~/tool/settings; echo x > ~/other/lost; echo y > ~/more/also; echo z > z";
+    let mut line = words("run --keep");
+    line.push(home.join("tool").into());
+    line.extend(inside("--commit", script));
+    write(world.at("app/escrow.yaml"), "run: {keep: [~/more]}\n");
+    let said = cli.clone().expect(line.clone(), 0).stderr_text();
+    has(&said, ["is not trusted", "~/more"]);
+    sh(
+        &home,
+        "test \"$(cat tool/settings)\" = new; test ! -e other/lost; test ! -e more/also",
+    );
+    cli.trust();
+    cli.ok(line);
+    sh(&home, "test -e more/also; test ! -e other/lost");
+    assert_quiet(&world);
 }
 
 /// The usual case: a project in the home directory, and the state where it is by default.
@@ -618,33 +649,4 @@ fn d12_sockets_in_the_home_directory_are_out_of_reach() {
         let script = "./connect ~/agent.sock || echo unreachable";
         cli.says(inside(line, script), "unreachable\n");
     }
-}
-
-/// Root mounts something below a home directory; its user can run commands all the same.
-#[test]
-fn a_mount_below_the_home_directory_is_no_obstacle() {
-    if !require_root("a mount") {
-        return;
-    }
-    let (world, cli) = world();
-    let home = world.dir("user-home");
-    sh(&home, "mkdir mounted; echo x > file");
-    let cli = cli.env("HOME", &home).user();
-    sh(world.path(), &format!("chown -R {UID}:{UID} ."));
-    let lay = "mount -t tmpfs none user-home/mounted; echo y > user-home/mounted/file; cd app; exec \"$0\" \"$@\"";
-    let script =
-        "cat ~/file ~/mounted/file; echo z > a.txt; (echo w > ~/new) 2>/dev/null || echo closed";
-    let outer = ["unshare", "-m", "sh", "-euc", lay];
-    let mut command = cli.behind(&outer, inside("run --rollback", script));
-    let output = command
-        .current_dir(world.path())
-        .output()
-        .expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "x\ny\nclosed\n",
-        "{said}"
-    );
-    has(&said, ["cannot be written inside"]);
 }

@@ -155,6 +155,18 @@ fn the_size_of_the_window_reaches_the_command() {
 }
 
 #[test]
+fn the_terminal_has_a_name() {
+    as_user_too();
+    let (_world, cli, terminal) = set_up();
+    let script =
+        "tty; python3 -c 'import os; os.open(os.ttyname(0), os.O_RDWR); print(\"opened\")'";
+    let child = run(&cli, &terminal, script);
+    terminal.expect("/dev/console");
+    terminal.expect("opened");
+    child.ends_with(0);
+}
+
+#[test]
 fn the_exit_status_passes_through() {
     as_user_too();
     let (_world, cli, terminal) = set_up();

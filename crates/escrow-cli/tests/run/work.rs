@@ -166,6 +166,88 @@ fn a_program_is_built() {
     works(before, script, check);
 }
 
+/// What is written as it was before is no change, but has the time of that: nothing is left to build in the original.
+#[test]
+fn a_released_tree_is_built() {
+    let before = r#"
+        printf 'out: in\n\tcp in out\nlog: out\n\techo built > log\n' > Makefile
+        echo same > in; echo same > out; touch -d 2020-01-01 out; touch -d 2020-01-02 in
+    "#;
+    works(before, "make log; test out -nt in", "make -q log");
+}
+
+/// Cargo goes by the times of files, and renames directories.
+#[test]
+fn cargo_builds_and_finds_nothing_to_do_after_the_commit() {
+    let (world, cli) = world();
+    let app = world.at("app");
+    let script = r#"
+        rm -r src; mkdir -p src dep/src; echo 'pub fn one() -> u8 { 1 }' > dep/src/lib.rs
+        printf '[package]\nname = "app"\nversion = "0.1.0"\nedition = "2021"\n[dependencies]\ndep = { path = "dep" }\n' > Cargo.toml
+        printf '[package]\nname = "dep"\nversion = "0.1.0"\nedition = "2021"\n' > dep/Cargo.toml
+        echo 'fn main() { assert_eq!(dep::one(), 1) }' > src/main.rs
+    "#;
+    sh(&app, script);
+    let home = std::env::var("HOME").expect("the test has one");
+    let own = |name: &str, dir: &str| std::env::var(name).unwrap_or(format!("{home}/{dir}"));
+    let cli = cli
+        .env("CARGO_HOME", own("CARGO_HOME", ".cargo"))
+        .env("RUSTUP_HOME", own("RUSTUP_HOME", ".rustup"));
+    let build = "cargo build --offline -v";
+    cli.ok(inside(
+        "run --commit",
+        &format!("{build} && mv dep lib && mv lib dep && touch src/main.rs && {build}"),
+    ));
+    let again = cli.behind(&["sh", "-c", build], "").output();
+    let again = again.expect("there is a shell");
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(
+        again.status.success() && !said.contains("Compiling"),
+        "{said}"
+    );
+    assert_eq!(said.matches("Fresh").count(), 2, "{said}");
+    assert_quiet(&world);
+}
+
+/// A package with a user of its own, into sandboxes of the machine's directories.
+#[test]
+fn root_installs_a_package() {
+    if !require_root("directories of the machine") {
+        return;
+    }
+    if Command::new("dpkg-deb").arg("--version").output().is_err() {
+        skip("dpkg is not installed");
+        return;
+    }
+    let (world, cli) = furnish(World::under(Path::new("/opt")));
+    let package = r#"
+        mkdir -p p/DEBIAN p/usr/bin p/etc/escrow-test; echo set > p/etc/escrow-test/settings
+        printf '#!/bin/sh\necho it works\n' > p/usr/bin/escrow-test; chmod 0755 p/usr/bin/escrow-test
+        printf 'Package: escrow-test\nVersion: 1.0\nArchitecture: all\nMaintainer: A <a@b.c>\nDescription: x\n' > p/DEBIAN/control
+        printf '#!/bin/sh\nset -e\nuseradd -r escrow-test\nchown escrow-test /etc/escrow-test/settings\n' > p/DEBIAN/postinst
+        chmod 0755 p/DEBIAN/postinst; dpkg-deb --root-owner-group -b p test.deb > /dev/null
+    "#;
+    sh(world.path(), package);
+    let script =
+        "dpkg -i ../test.deb > /dev/null; escrow-test; stat -c %U /etc/escrow-test/settings";
+    let line = inside("run -r /etc -r /usr -r /var --strategy overlay", script);
+    let said = cli.ok(line);
+    assert_eq!(said, "it works\nescrow-test\n");
+    let names = cli.ok("diff --name-only");
+    has(
+        &names,
+        [
+            "escrow-test/settings",
+            "passwd",
+            "bin/escrow-test",
+            "lib/dpkg/status",
+        ],
+    );
+    cli.ok("rollback");
+    assert!(!Path::new("/usr/bin/escrow-test").exists());
+    assert_quiet(&world);
+}
+
 #[test]
 fn a_checkout_gets_commits() {
     let before = r#"
@@ -299,6 +381,91 @@ fn directories_are_renamed() {
         mv z/2 z/two; ln z/two z/b/two
     "#;
     works(before, script, "");
+}
+
+/// The kernel refuses these in a layer, and not every program copies then.
+#[test]
+fn programs_rename_directories_of_the_original() {
+    let before = r#"
+        mkdir -p a/b/c a/b/closed a/e x/y old; echo 1 > a/b/c/1; echo 2 > a/2; echo 3 > x/y/3
+        mkfifo a/b/pipe; ln -s ../2 a/b/up; chmod 0711 a/b; echo 4 > a/b/closed/4; chmod 0555 a/b/closed
+        setfattr -n user.kept -v yes a/b; touch -d 2020-02-02 a/b/c a/b a/e
+        git init -q .; git add a x
+        git -c user.name=A -c user.email=a@b.c commit -qm one
+    "#;
+    let script = r#"
+        git mv x/y x/z; time=$(stat -c %Y a/b/c)
+        python3 - <<'END'
+import ctypes, errno, os, threading
+libc = ctypes.CDLL(None, use_errno=True)
+def rename2(old, new, flags):
+    done = libc.renameat2(-100, old.encode(), -100, new.encode(), flags)
+    return 0 if done == 0 else ctypes.get_errno()
+# Onto an empty directory, by descriptors, and with a slash at the end.
+os.mkdir("empty")
+os.rename("a/b", "empty")
+here = os.open("empty", os.O_RDONLY)
+os.rename("c/", "c2/", src_dir_fd=here, dst_dir_fd=here)
+# What must be refused is refused as ever.
+assert rename2("x", "old", 1) == errno.EEXIST
+assert rename2("x", "x/z/in", 0) == errno.EINVAL
+assert rename2("x", "empty", 0) == errno.ENOTEMPTY
+assert rename2("gone", "other", 0) == errno.ENOENT
+# Two are exchanged; then several threads rename at once.
+assert rename2("x", "a/e", 2) == 0
+threads = [threading.Thread(target=os.rename, args=(f"{d}", f"{d}.new")) for d in ("x", "old", "a")]
+[one.start() for one in threads]; [one.join() for one in threads]
+END
+        test "$(stat -c %Y empty/c2)" = "$time"
+        git add -A
+        node -e 'require("fs").renameSync("a.new", "b")'
+        rm empty/pipe
+    "#;
+    compare(&Work {
+        before,
+        script,
+        unlike: &[".git/index"],
+        check: "test -f b/e/z/3; getfattr -n user.kept empty; git fsck",
+        ..Work::default()
+    });
+}
+
+/// A checkpoint sees a directory before or after it was renamed, and so does what is left when everything is killed.
+#[test]
+fn a_rename_of_a_directory_is_whole_for_checkpoints_and_nothing_is_lost_by_a_kill() {
+    as_user_too();
+    let (world, cli) = world();
+    sh(
+        world.at("app"),
+        "for d in $(seq 30); do mkdir d$d; for f in $(seq 20); do echo $d.$f > d$d/$f; done; done",
+    );
+    cli.plan("try", ".", "overlay");
+    let rename = r#"python3 -c 'import os,sys
+print("ready", flush=True)
+for d in range(1, 31): os.rename(f"d{d}", f"r{d}")
+print("done", flush=True)
+sys.stdin.read()'"#;
+    let command = Running::ready(cli.command(in_try(rename)));
+    for name in ["one", "two", "three"] {
+        cli.ok(format!("checkpoint create try -m {name}"));
+    }
+    assert_eq!(command.line(), "done");
+    assert_eq!(command.finish().status, 0);
+    let whole = "for d in $(seq 30); do set -- d$d r$d; test -d d$d || shift; test $(ls $1 | wc -l) = 20; done
+        test $(ls -A | wc -l) = $(ls -A | grep -cx '[dr][0-9]*\\|a.txt\\|src\\|link')";
+    for name in ["three", "two", "one"] {
+        cli.ok(format!("restore try {name}"));
+        cli.ok(in_try(&format!("set -eu; {whole}")));
+    }
+    cli.ok(in_try(
+        "for d in r*; do test ! -d $d || mv $d d${d#r}; done",
+    ));
+    let mut command = Running::ready(cli.command(in_try(rename)));
+    command.signal(rustix::process::Signal::KILL);
+    command.gone();
+    assert_soon_quiet(&world);
+    let left = cli.ok(in_try("find . -name '[0-9]*' -type f | wc -l"));
+    assert_eq!(left.trim(), "600");
 }
 
 // rule F3

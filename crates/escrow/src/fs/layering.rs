@@ -1,13 +1,15 @@
 //! Layers for one command: over the home directory, and over what a validation sees. What is written goes into them.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use super::content::Reflinks;
-use super::dir::Dir;
+use super::dir::{Dir, DirEntry};
 use super::handle::EntryHandle;
 use super::place::{CopyOptions, copy_leaf};
 use super::state_dir::room;
-use super::{Cause, Result, remove};
+use super::{Cause, Result, mounts, remove};
 use crate::model::EntryKind;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
@@ -40,6 +42,55 @@ pub fn over_home(areas: &Dir, name: &[u8], home: &Path, fork: Option<&Path>) -> 
         .set_mode(mode)
         .map_err(|errno| upper.error("set the mode of", b"", Cause::Os(errno)))?;
     Ok(layers)
+}
+
+/// How many layers are laid around mounts at most.
+const MOST: usize = 256;
+
+/// Layers for the directories beside what is mounted in a home directory: over one that holds a mount, an ordinary user can
+/// lay none. What they take lies where the one layer would have it.
+pub fn around_mounts(layers: &Layers) -> Result<Vec<(Location, Layers)>> {
+    let open = |at: &Location| Dir::open(at.as_path());
+    let Some(home) = layers.below.last() else {
+        return Ok(Vec::new());
+    };
+    let points = mounts::below(home.as_path())?;
+    let mut found = Vec::new();
+    let rooms = (&open(&layers.upper)?, &open(&layers.work)?);
+    around(&open(home)?, rooms, &points, &mut found)?;
+    Ok(found)
+}
+
+fn around(
+    dir: &Dir,
+    (upper, work): (&Dir, &Dir),
+    points: &[PathBuf],
+    found: &mut Vec<(Location, Layers)>,
+) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    for DirEntry { name, meta } in dir.entries()? {
+        let at = dir.path().join(OsStr::from_bytes(&name));
+        let usable = meta.is_dir() && meta.uid == own && meta.mode & 0o700 == 0o700;
+        if !usable || points.contains(&at) || found.len() >= MOST {
+            continue;
+        }
+        let taken = room(upper, &name)?;
+        if points.iter().any(|point| point.starts_with(&at)) {
+            around(&dir.subdir(&name)?, (&taken, work), points, found)?;
+            continue;
+        }
+        EntryHandle::of(&taken)
+            .set_mode(meta.mode)
+            .map_err(|errno| taken.error("set the mode of", b"", Cause::Os(errno)))?;
+        let work = room(work, found.len().to_string().as_bytes())?;
+        let layers = Layers {
+            below: vec![Location::from(at.as_path())],
+            upper: Location::from(taken.path()),
+            work: Location::from(work.path()),
+        };
+        found.push((Location::from(at), layers));
+    }
+    Ok(())
 }
 
 /// What a command sees, as a fork of it: under a layer that takes its writes. One file is copied.

@@ -92,6 +92,15 @@ pub fn has_option(mount: u64, option: &str) -> Result<bool> {
     Ok(options.is_some_and(|options| options.split(',').any(|one| one == option)))
 }
 
+/// Where something is mounted below a directory, which is given by its canonical path.
+pub fn below(at: &Path) -> Result<Vec<PathBuf>> {
+    let table = read_table()?;
+    let point = |line: &str| line.split(' ').nth(4).map(unescape);
+    let all = table.lines().filter_map(point);
+    let lies_in = |point: &PathBuf| point.starts_with(at) && point != at;
+    Ok(all.filter(lies_in).collect())
+}
+
 fn read_table() -> Result<String> {
     // Not by its name `thread-self`, which is a link. A thread may have mounts of its own, and its paths mean those.
     let (process, thread) = (std::process::id(), rustix::thread::gettid());

@@ -131,6 +131,9 @@ impl Manager {
         let mut paths: Vec<Location> = secrets::present(&homes);
         // Where one works, one sees.
         paths.retain(|path| !resources.iter().any(|at| at.starts_with(path.as_path())));
+        // Who works on the machine's configuration works on its accounts too, as packages do that bring a user.
+        let etc = resources.contains(&Path::new("/etc"));
+        paths.retain(|path| !(etc && path.as_path().starts_with("/etc")));
         for path in &look.hidden {
             let forbidden = |why: &str| Error::Unhidable {
                 at: path.clone(),

@@ -593,6 +593,7 @@ impl Manager {
             groups: Vec::new(),
             disk: None,
             supervised: Limits::default(),
+            is_root: false,
         })
     }
 

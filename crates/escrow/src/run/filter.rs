@@ -17,6 +17,8 @@ enum Answer {
     Denied,
     /// `ENOSYS`: programs use another call, or do without.
     Unknown,
+    /// Another process looks at it first.
+    Asked,
 }
 
 /// Where a call is looked at more closely.
@@ -41,6 +43,8 @@ struct Calls {
     clone: u32,
     unshare: u32,
     ioctl: u32,
+    /// rename, renameat and renameat2.
+    renames: [u32; 3],
     /// Namespaces and mounts: what those need who make namespaces of their own.
     mounts: &'static [u32],
     /// Keys of the kernel.
@@ -71,6 +75,11 @@ const NATIVE: Calls = Calls {
     clone: libc::SYS_clone as u32,
     unshare: libc::SYS_unshare as u32,
     ioctl: libc::SYS_ioctl as u32,
+    renames: [
+        RENAME,
+        libc::SYS_renameat as u32,
+        libc::SYS_renameat2 as u32,
+    ],
     mounts: &[
         libc::SYS_mount as u32,
         libc::SYS_umount2 as u32,
@@ -105,6 +114,11 @@ const NATIVE: Calls = Calls {
 };
 
 #[cfg(target_arch = "x86_64")]
+const RENAME: u32 = libc::SYS_rename as u32;
+#[cfg(not(target_arch = "x86_64"))]
+const RENAME: u32 = u32::MAX;
+
+#[cfg(target_arch = "x86_64")]
 const KEXEC_FILE_LOAD: u32 = libc::SYS_kexec_file_load as u32;
 #[cfg(not(target_arch = "x86_64"))]
 const KEXEC_FILE_LOAD: u32 = 294;
@@ -122,6 +136,7 @@ const FOREIGN: Calls = Calls {
     clone: 120,
     unshare: 310,
     ioctl: 54,
+    renames: [38, 302, 353],
     mounts: &[21, 22, 52, 217, 346],
     keys: &[286, 287, 288],
     others: &[
@@ -136,6 +151,7 @@ const FOREIGN: Calls = Calls {
     clone: 120,
     unshare: 337,
     ioctl: 54,
+    renames: [38, 329, 382],
     mounts: &[21, 52, 218, 375],
     keys: &[309, 310, 311],
     others: &[
@@ -149,7 +165,7 @@ const X32: u32 = 0x4000_0000;
 
 /// What is refused. Where user namespaces are allowed, so are mounts, which are made there; a cgroup namespace is not: in it
 /// the cgroup of processes outside could be mounted, and those be killed or frozen.
-fn rules(calls: &Calls, userns: bool) -> Vec<Rule> {
+fn rules(calls: &Calls, userns: bool, asked: bool) -> Vec<Rule> {
     let argument = |argument: u32, bits: u32| Test::Bits { argument, bits };
     let is = |argument: u32, value: u32| Test::Is { argument, value };
     let rule = |call: u32, test: Test, answer: Answer| Rule { call, test, answer };
@@ -175,6 +191,9 @@ fn rules(calls: &Calls, userns: bool) -> Vec<Rule> {
     refuse(calls.keys, Answer::Unknown);
     refuse(calls.others, Answer::Denied);
     refuse(&NEW_OTHERS, Answer::Denied);
+    if asked {
+        refuse(&calls.renames, Answer::Asked);
+    }
     all
 }
 
@@ -202,14 +221,39 @@ fn refusal(with: Answer) -> sock_filter {
     let errno = match with {
         Answer::Denied => libc::EPERM,
         Answer::Unknown => libc::ENOSYS,
+        Answer::Asked => return answer(libc::SECCOMP_RET_USER_NOTIF),
     };
     answer(libc::SECCOMP_RET_ERRNO | errno as u32)
 }
 
+/// What a call renames: what each path begins at, and the address of it.
+pub(super) struct RenameCall {
+    pub(super) from: (i32, u64),
+    pub(super) to: (i32, u64),
+    /// Whether what is at the second path is moved to the first one.
+    pub(super) exchange: bool,
+}
+
+/// The same of a call by its number on a machine, and its arguments.
+pub(super) fn rename_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Option<RenameCall> {
+    let calls = match machine == MACHINES.0 {
+        true => &NATIVE,
+        false => &FOREIGN,
+    };
+    let [a, b, c, d, flags, _] = arguments;
+    let which = calls.renames.iter().position(|known| *known == call)?;
+    let (from, to) = match which {
+        0 => ((libc::AT_FDCWD, a), (libc::AT_FDCWD, b)),
+        _ => ((a as i32, b), (c as i32, d)),
+    };
+    let exchange = which == 2 && flags as u32 & libc::RENAME_EXCHANGE != 0;
+    Some(RenameCall { from, to, exchange })
+}
+
 /// Appends what is done for a call of one kind of machine.
-fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, userns: bool) {
+fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, userns: bool, asked: bool) {
     program.push(load(0));
-    for Rule { call, test, answer } in rules(calls, userns) {
+    for Rule { call, test, answer } in rules(calls, userns, asked) {
         let refusal = refusal(answer);
         let (argument, how, value) = match test {
             Test::Always => {
@@ -230,8 +274,8 @@ fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, userns: bool) {
     program.push(answer(libc::SECCOMP_RET_ALLOW));
 }
 
-/// The filter, as the kernel takes it.
-pub(super) fn program(userns: bool) -> Vec<sock_filter> {
+/// The filter, as the kernel takes it. Renames are asked about where a process answers.
+pub(super) fn program(userns: bool, asked: bool) -> Vec<sock_filter> {
     let mut native = Vec::new();
     #[cfg(target_arch = "x86_64")]
     native.extend([
@@ -239,9 +283,9 @@ pub(super) fn program(userns: bool) -> Vec<sock_filter> {
         unless(libc::BPF_JGE, X32, 1),
         refusal(Answer::Unknown),
     ]);
-    look_up(&mut native, &NATIVE, userns);
+    look_up(&mut native, &NATIVE, userns, asked);
     let mut foreign = Vec::new();
-    look_up(&mut foreign, &FOREIGN, userns);
+    look_up(&mut foreign, &FOREIGN, userns, asked);
     let length = u8::try_from(native.len()).expect("a jump reaches over the table");
     let mut program = vec![load(4), unless(libc::BPF_JEQ, MACHINES.0, length)];
     program.append(&mut native);
@@ -299,7 +343,7 @@ mod tests {
     #[test]
     fn each_call_is_answered_as_it_should_be() {
         for userns in [false, true] {
-            let program = program(userns);
+            let program = program(userns, false);
             let nested = if userns { ALLOWED } else { DENIED };
             for (machine, calls) in [(MACHINES.0, &NATIVE), (MACHINES.1, &FOREIGN)] {
                 let ask = |call, arguments| judge(&program, machine, call, arguments);

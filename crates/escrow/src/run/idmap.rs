@@ -1,5 +1,5 @@
-//! The user namespace of an ordinary user's command: maps the user, the own group, and the groups that
-//! `/etc/subgid` grants, each to itself.
+//! The user namespace of a command. Root's maps every id to itself. An ordinary user's maps the user, the own group, and
+//! the groups that `/etc/subgid` grants, each to itself.
 //!
 //! The kernel copies a file into an overlay's layer only if its owner and its group are mapped (`EOVERFLOW` otherwise), so
 //! each group more is one whose files can be changed inside. Only the setuid helper `newgidmap` may map a group that is not
@@ -138,13 +138,36 @@ fn helper() -> Option<&'static str> {
 /// there is none.
 pub fn namespace(groups: &[IdRange]) -> Result<OwnedFd, String> {
     let helper = helper().ok_or("newgidmap is not installed (Debian: package uidmap)")?;
-    let holder = NamespaceHolder::start()?;
+    let holder = NamespaceHolder::start(Some(itself(geteuid().as_raw())))?;
     let mut ids = vec![(getegid().as_raw(), 1)];
     ids.extend(groups.iter().map(|range| (range.first, range.count)));
     map(helper, holder.pid, &ids)?;
-    let path = format!("/proc/{}/ns/user", holder.pid.as_raw_nonzero());
-    fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| said("open the new namespace", errno))
+    holder.namespace()
+}
+
+/// A new user namespace with every id that this one has, in which no process is left. Otherwise why there is none.
+pub(super) fn every_id() -> Result<OwnedFd, String> {
+    let holder = NamespaceHolder::start(None)?;
+    for name in ["uid_map", "gid_map"] {
+        let failed = |errno| said("map every id", errno);
+        let own = fs::open(
+            format!("/proc/self/{name}"),
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let mut text = vec![0; 16 * 1024];
+        let length = own.and_then(|own| rustix::io::read(own, &mut text));
+        let text = String::from_utf8_lossy(&text[..length.map_err(failed)?]).into_owned();
+        let ids = text.lines().filter_map(|line| {
+            let mut numbers = line.split_whitespace();
+            let (first, count) = (numbers.next()?, numbers.nth(1)?);
+            Some(format!("{first} {first} {count}\n"))
+        });
+        let path = format!("/proc/{}/{name}", holder.pid.as_raw_nonzero());
+        let path = std::ffi::CString::new(path).map_err(|_| failed(Errno::INVAL))?;
+        write(&path, &ids.collect::<String>()).map_err(failed)?;
+    }
+    holder.namespace()
 }
 
 /// Has the helper map ids of the namespace of a process to themselves.
@@ -194,16 +217,15 @@ struct NamespaceHolder {
 }
 
 impl NamespaceHolder {
-    fn start() -> Result<Self, String> {
+    /// With a map of users, the process maps them itself and gives up its groups; otherwise another one maps everything.
+    fn start(uid_map: Option<String>) -> Result<Self, String> {
         let step = "make a user namespace";
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| said(step, errno));
         let (answer, report) = pipe()?;
-        // Made before the fork: the child allocates nothing.
-        let uid_map = itself(geteuid().as_raw());
         let holder = match sys::fork().map_err(|errno| said(step, errno))? {
             Some(pid) => Self { pid },
-            // It takes no lock either, and ends in `exit`.
-            None => hold(&report, &uid_map),
+            // It allocates nothing, takes no lock, and ends in `exit`.
+            None => hold(&report, uid_map.as_deref()),
         };
         drop(report);
         match heard(&answer) {
@@ -211,6 +233,12 @@ impl NamespaceHolder {
             Ok(errno) => Err(said(step, Errno::from_raw_os_error(errno))),
             Err(errno) => Err(said(step, errno)),
         }
+    }
+
+    fn namespace(&self) -> Result<OwnedFd, String> {
+        let path = format!("/proc/{}/ns/user", self.pid.as_raw_nonzero());
+        fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| said("open the new namespace", errno))
     }
 }
 
@@ -226,7 +254,7 @@ impl Drop for NamespaceHolder {
 }
 
 /// The child: says how it went, then waits. Makes system calls only.
-fn hold(report: &OwnedFd, uid_map: &str) -> ! {
+fn hold(report: &OwnedFd, uid_map: Option<&str>) -> ! {
     let made = || -> Result<(), Errno> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // What we hold, locks and channels among them, is nothing for a process that others of this user may trace.
@@ -234,6 +262,9 @@ fn hold(report: &OwnedFd, uid_map: &str) -> ! {
         // The helper maps only processes whose files in /proc belong to its caller.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         sys::unshare(UnshareFlags::NEWUSER)?;
+        let Some(uid_map) = uid_map else {
+            return Ok(());
+        };
         write(c"/proc/self/setgroups", "deny")?;
         write(c"/proc/self/uid_map", uid_map)
     };

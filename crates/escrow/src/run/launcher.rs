@@ -17,7 +17,7 @@ use rustix::thread::{UnshareFlags, move_into_link_name_space};
 use super::monitor;
 use super::spec::{BuildLocks, RunSpec};
 use super::supervise::{Channel, RunError, at};
-use super::{Event, Request, idmap, mounts, proxy, streams, sys};
+use super::{Event, Request, idmap, mounts, proxy, renames, stand_ins, streams, sys};
 use crate::failpoints;
 use crate::fs::Cause;
 use crate::fs::exposure::ExposureMark;
@@ -80,7 +80,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     };
     // A terminal is found by its name outside only.
     let terminal = spec.terminal.then(open_terminal).transpose()?;
-    join(&inside)?;
+    let mover = join(&mut spec, &inside)?;
     streams::renew_null()?;
     answer_questions(&spec, channel)?;
     if let Network::Allow(_) = spec.look.network {
@@ -88,9 +88,12 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     }
     let Some(child) = sys::fork().map_err(at("start the command's monitor"))? else {
         let ended = end_with_parent("tie the command to its supervisor");
-        let ended = ended.and_then(|()| monitor::watch(&spec, terminal.as_ref(), &groups, channel));
+        let terminal = terminal.as_ref();
+        let watch = |()| monitor::watch(&spec, terminal, &groups, mover.as_ref(), channel);
+        let ended = ended.and_then(watch);
         sys::exit(ended.unwrap_or_else(|failed| report_failure(channel, failed)));
     };
+    drop(mover);
     let status = wait_for(child)?;
     // With the namespace it goes anyway.
     match fs::unlink(spec.socket.as_path()) {
@@ -196,7 +199,7 @@ fn request_build(
 pub fn probe() -> StepResult<()> {
     let spec = RunSpec::default();
     make_namespaces(&spec)?;
-    mounts::make(&spec)?;
+    mounts::make(&spec, None)?;
     let status = match sys::fork().map_err(at("start process 1"))? {
         Some(child) => wait_for(child)?,
         None => sys::exit(i32::from(mounts::fresh_proc().is_err())),
@@ -214,10 +217,11 @@ fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()>
     let last = sys::adopt(build.last);
     // Its own share would keep it from ever being the last.
     drop(sys::adopt(spec.share));
+    let terminal = stand_ins::terminal();
     sys::leave_terminal().map_err(at("detach from the terminal"))?;
     // From outside, where the areas can be seen and written.
     let marks = mark(spec)?;
-    let (held, child) = match build_namespace(spec, channel) {
+    let (held, child, user) = match build_namespace(spec, terminal.as_deref(), channel) {
         Ok(built) => built,
         // Nothing was ever shown to a command.
         Err(failed) => {
@@ -231,7 +235,7 @@ fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()>
         }
     };
     let Some(child) = child else {
-        let status = begin(build, channel);
+        let status = begin(build, user, channel);
         sys::exit(status.map_or_else(|failed| report_failure(channel, failed), |()| 0));
     };
     let number = child.as_raw_nonzero().get().unsigned_abs();
@@ -250,16 +254,30 @@ fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()>
     close(spec, &held, marks)
 }
 
-/// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, and `None` in process 1.
-fn build_namespace(spec: &RunSpec, channel: &Channel) -> StepResult<(Vec<OwnedFd>, Option<Pid>)> {
+/// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, `None` in process 1, and the user namespace
+/// that it goes into if it is root's: all but that is made with the rights that root has outside.
+fn build_namespace(
+    spec: &RunSpec,
+    terminal: Option<&Path>,
+    channel: &Channel,
+) -> StepResult<(Vec<OwnedFd>, Option<Pid>, Option<OwnedFd>)> {
+    let (user, without) = match rustix::process::geteuid().is_root() {
+        true => idmap::every_id().map_or_else(|why| (None, Some(why)), |user| (Some(user), None)),
+        false => (None, None),
+    };
+    let without = without.map(|why| {
+        format!(
+            "root has no capabilities inside, so files of other users can hardly be used: {why}"
+        )
+    });
     let first = make_namespaces(spec)?;
-    let (held, second) = mounts::make(spec)?;
-    for notice in [first, second].into_iter().flatten() {
+    let (held, second) = mounts::make(spec, terminal)?;
+    for notice in [without, first, second].into_iter().flatten() {
         let told = channel.send(&Event::Notice(notice));
         told.map_err(at("publish the namespace"))?;
     }
     let child = sys::fork().map_err(at("start process 1"))?;
-    Ok((held, child))
+    Ok((held, child, user))
 }
 
 /// Marks the sandboxes that are about to be shown to a command.
@@ -299,12 +317,16 @@ fn close(spec: &RunSpec, held: &[OwnedFd], marks: Vec<Option<ExposureMark>>) -> 
 }
 
 /// Process 1: holds the namespaces. It ignores the end of children, so the kernel reaps what becomes its child.
-fn begin(build: BuildLocks, channel: &Channel) -> StepResult<()> {
+fn begin(build: BuildLocks, user: Option<OwnedFd>, channel: &Channel) -> StepResult<()> {
     end_with_parent("tie process 1 to its parent")?;
+    mounts::fresh_proc()?;
+    if let Some(user) = user {
+        let joined = move_into_link_name_space(user.as_fd(), None);
+        joined.map_err(at("go into the user namespace"))?;
+    }
     // Should the reaper be killed, the namespace is over when this one has ended.
     let mut kept = [build.live, channel.as_fd().as_raw_fd()];
     sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
-    mounts::fresh_proc()?;
     sys::set_signal(libc::SIGCHLD, true);
     let told = channel.send(&Event::Started);
     told.map_err(at("publish the namespace"))?;
@@ -343,8 +365,8 @@ fn make_namespaces(spec: &RunSpec) -> StepResult<Option<String>> {
     Ok(notice)
 }
 
-/// Goes into the namespaces of a plan.
-fn join(inside: &ProcessIdentity) -> StepResult<()> {
+/// Goes into the namespaces of a plan, and starts the mover on the way: it sees the files inside, and is not seen there.
+fn join(spec: &mut RunSpec, inside: &ProcessIdentity) -> StepResult<Option<Channel>> {
     let open = |whose: &str, name: &str| {
         let path = Path::new("/proc").join(whose).join("ns").join(name);
         fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -352,7 +374,7 @@ fn join(inside: &ProcessIdentity) -> StepResult<()> {
     let step = || "join the namespace (it may have just ended)".to_owned();
     // Opened first: once inside, they can no longer be named.
     let mut namespaces = Vec::new();
-    for name in ["user", "ipc", "net", "cgroup", "pid", "mnt"] {
+    for name in ["user", "ipc", "net", "cgroup", "mnt", "pid"] {
         let (own, theirs) = (open("self", name), open(&inside.pid.to_string(), name));
         if name == "cgroup" && matches!(own, Err(Errno::NOENT)) {
             continue;
@@ -361,15 +383,32 @@ fn join(inside: &ProcessIdentity) -> StepResult<()> {
         let number = |fd: &OwnedFd| fs::fstat(fd).map(|stat| stat.st_ino);
         // What is shared already cannot, and need not, be joined.
         if number(&own).map_err(at(step()))? != number(&theirs).map_err(at(step()))? {
-            namespaces.push(theirs);
+            namespaces.push((name, theirs));
         }
     }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let processes = fs::open(c"/proc", flags, Mode::empty()).map_err(at(step()))?;
     // Looked at once they are held: another process may have got the number.
     if process_of(inside.pid)? != *inside {
         return Err(at(step())(Errno::SRCH));
     }
-    for namespace in namespaces {
-        move_into_link_name_space(namespace.as_fd(), None).map_err(at(step()))?;
+    let go = |namespace: &OwnedFd| move_into_link_name_space(namespace.as_fd(), None);
+    // Of root's, the others belong to the one that root comes from.
+    let last = match rustix::process::geteuid().is_root() {
+        true => namespaces
+            .extract_if(.., |(name, _)| *name == "user")
+            .next(),
+        false => None,
+    };
+    spec.is_root = last.is_some();
+    let mut mover = None;
+    for (name, namespace) in &namespaces {
+        if *name == "pid" {
+            let user = || last.as_ref().map_or(Ok(()), |(_, user)| go(user));
+            mover = renames::start(spec, &processes, user)?;
+        }
+        go(namespace).map_err(at(step()))?;
     }
-    Ok(())
+    last.map_or(Ok(()), |(_, user)| go(&user).map_err(at(step())))?;
+    Ok(mover)
 }

@@ -5,6 +5,7 @@
 //!   └─ launcher: joins the namespaces of the plan, waits for the monitor
 //!        ├─ monitor: starts the command, ends whatever it leaves
 //!        │    └─ the command: no capability, nothing but descriptors 0 to 2
+//!        ├─ mover: looks at renames before the kernel carries them out; not seen inside
 //!        └─ reaper, if no command was inside yet: makes namespaces and mounts, holds the lock `live`
 //!             └─ process 1: nothing but its place
 //! ```
@@ -24,6 +25,7 @@
 //! | `launcher` | the way in, and the reaper; fails before the command begins, with the step that failed |
 //! | `idmap` | which ids the user namespace of an ordinary user knows |
 //! | `mounts` | what is seen inside |
+//! | `stand_ins` | what stands for something that programs would not take as it is |
 //! | `monitor` | starts the command, passes signals on, leaves nothing of it running |
 //! | `supervise` | the outside: terminal, job control, exit status |
 //! | `console` | terminal, standard input and signals, as the caller shares them |
@@ -35,6 +37,8 @@
 //! | `proxy` | where the network is a list of hosts, those are reached and no other |
 //! | `tls` | the name that a TLS client asks for |
 //! | `filter` | the system calls that commands are refused |
+//! | `renames` | directories of the original can be renamed in an overlay |
+//! | `notify` | how the kernel asks about a call |
 //! | `ask` | questions from inside, answered by the helper program |
 //! | `program` | other programs are started here, and have a time limit |
 //! | `unconfined` | a command in the directory of a sandbox, where nothing confines it |
@@ -52,11 +56,14 @@ mod launcher;
 pub(crate) mod limits;
 mod monitor;
 mod mounts;
+mod notify;
 mod pause;
 pub(crate) mod program;
 mod proxy;
+mod renames;
 pub(crate) mod secrets;
 pub mod spec;
+mod stand_ins;
 mod streams;
 mod supervise;
 mod sys;

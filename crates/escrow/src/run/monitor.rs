@@ -17,7 +17,7 @@ use rustix::termios::tcsetpgrp;
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
-use super::{Event, Request, filter, landlock, limits, sys};
+use super::{Event, Request, landlock, limits, renames, sys};
 use crate::failpoints;
 use crate::fs::process;
 use crate::model::Limits;
@@ -35,6 +35,7 @@ pub(super) fn watch(
     spec: &RunSpec,
     terminal: Option<&OwnedFd>,
     groups: &[OwnedFd],
+    mover: Option<&Channel>,
     channel: &Channel,
 ) -> StepResult<i32> {
     // The terminal is handed over from the background.
@@ -42,7 +43,8 @@ pub(super) fn watch(
     // A process that loses its parent becomes ours, not process 1's.
     set_child_subreaper(Some(getpid())).map_err(at("watch over the command"))?;
     let children = sys::child_news().map_err(at("watch for children"))?;
-    let command = start(spec, terminal, groups, channel)?;
+    let command = start(spec, terminal, groups, mover, channel)?;
+    let end = |status: i32| end(command, mover, status);
     let limits = (spec.supervised != Limits::default()).then_some(&spec.supervised);
     let pause = limits.map(|_| interval());
     let started = channel.send(&Event::Started);
@@ -58,7 +60,7 @@ pub(super) fn watch(
         }
         if let Some(reached) = limits.and_then(limits::exceeded) {
             let told = channel.send(&Event::Limit(reached));
-            let status = end(command, 128 + libc::SIGKILL);
+            let status = end(128 + libc::SIGKILL);
             let told = told.and_then(|()| channel.send(&Event::Signaled(libc::SIGKILL)));
             return told.map(|()| status).map_err(at("send to the supervisor"));
         }
@@ -66,7 +68,7 @@ pub(super) fn watch(
             match channel.receive::<Request>() {
                 Ok(Some(request)) => obey(&request, command, terminal),
                 // The supervisor is gone, and so is everything it watched over.
-                Ok(None) | Err(_) => return Ok(end(command, 128 + libc::SIGKILL)),
+                Ok(None) | Err(_) => return Ok(end(128 + libc::SIGKILL)),
             }
         }
         sys::drain(&children);
@@ -81,7 +83,7 @@ pub(super) fn watch(
                 (None, None) => None,
             };
             if let Some((event, status)) = ended {
-                let status = end(command, status);
+                let status = end(status);
                 // Told when nothing is left: the process that hears it may look at the sandboxes.
                 channel.send(&event).map_err(at("send to the supervisor"))?;
                 return Ok(status);
@@ -124,7 +126,7 @@ fn obey(request: &Request, command: Pid, terminal: Option<&OwnedFd>) {
 }
 
 /// Ends whatever is left of the command, and waits until it has ended.
-fn end(command: Pid, status: i32) -> i32 {
+fn end(command: Pid, mover: Option<&Channel>, status: i32) -> i32 {
     let ended = |kill: Result<(), Errno>| match kill {
         Ok(()) | Err(_) => {}
     };
@@ -138,6 +140,9 @@ fn end(command: Pid, status: i32) -> i32 {
         left.for_each(|pid| ended(kill_process(pid, Signal::KILL)));
         while let Ok(Some(_)) = sys::wait_any(WaitOptions::NOHANG) {}
         std::thread::sleep(Duration::from_micros(200));
+    }
+    if let Some(mover) = mover {
+        renames::end(mover);
     }
     status
 }
@@ -153,6 +158,7 @@ fn start(
     spec: &RunSpec,
     terminal: Option<&OwnedFd>,
     groups: &[OwnedFd],
+    mover: Option<&Channel>,
     channel: &Channel,
 ) -> StepResult<Pid> {
     let text = |location: &Location| CString::new(location.as_bytes());
@@ -168,7 +174,7 @@ fn start(
     if let Some(pid) = sys::fork().map_err(at("start the command"))? {
         return Ok(pid);
     }
-    let failed = match prepare(spec, terminal, groups, channel) {
+    let failed = match prepare(spec, terminal, groups, mover, channel) {
         Err(failed) => failed,
         Ok(()) => {
             let errno = become_command(&programs, &command, &environment);
@@ -183,6 +189,7 @@ fn prepare(
     spec: &RunSpec,
     terminal: Option<&OwnedFd>,
     groups: &[OwnedFd],
+    mover: Option<&Channel>,
     channel: &Channel,
 ) -> StepResult<()> {
     let open = failpoints::bug("open-until-exec");
@@ -200,8 +207,9 @@ fn prepare(
         given.map_err(at("pass the terminal on"))?;
     }
     if !open {
-        // The channel is closed when the command begins.
-        let mut kept = [channel.as_fd().as_raw_fd()];
+        // The channels are closed when the command begins.
+        let channels = [Some(channel), mover].into_iter().flatten();
+        let mut kept: Vec<i32> = channels.map(|one| one.as_fd().as_raw_fd()).collect();
         sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     }
     for signal in [libc::SIGTTOU, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE] {
@@ -210,14 +218,13 @@ fn prepare(
     sys::unblock_signals();
     let there = rustix::process::chdir(spec.directory.as_path());
     there.map_err(at(format!("go to '{}'", spec.directory)))?;
-    sys::give_up_privileges().map_err(at("drop privileges"))?;
+    sys::give_up_privileges(spec.capabilities()).map_err(at("drop privileges"))?;
     match sys::new_session_keyring() {
         // The filter refuses every call that could use a key: where the kernel has no keys, or a user too many, nothing is lost.
         Ok(()) | Err(_) => {}
     }
     landlock::confine(spec).map_err(at("confine the command by Landlock"))?;
-    let filter = filter::program(spec.look.userns);
-    sys::filter_calls(filter).map_err(at("filter system calls"))?;
+    renames::filter_calls(spec, mover).map_err(at("filter system calls"))?;
     if open {
         std::thread::sleep(Duration::from_millis(5));
     }

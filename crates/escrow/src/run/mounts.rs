@@ -16,8 +16,9 @@ use rustix::mount::{
 use super::launcher::StepResult;
 use super::spec::{MountedSandbox, RunSpec, SOCKETS};
 use super::supervise::{RunError, at};
-use super::sys;
+use super::{renames, stand_ins, sys};
 use crate::failpoints;
+use crate::fs::layering;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 
@@ -33,24 +34,42 @@ struct DetachedMount {
     at: PathBuf,
 }
 
-/// Makes all of them. Returns what is mounted of each sandbox, in the order of the sandboxes, and what has to be said.
-pub(super) fn make(spec: &RunSpec) -> StepResult<(Vec<OwnedFd>, Option<String>)> {
+/// Makes all of them, with a name for a terminal. Returns what is mounted of each sandbox, in the order of the sandboxes, and
+/// what has to be said.
+pub(super) fn make(
+    spec: &RunSpec,
+    terminal: Option<&Path>,
+) -> StepResult<(Vec<OwnedFd>, Option<String>)> {
     let mut ready = Vec::new();
     let (mut held, mut notice) = (Vec::new(), None);
     if let Some((home, scratch)) = &spec.scratch {
-        match overlay(home, scratch, true) {
-            Ok(fd) => {
-                if !spec.look.scratch {
-                    sys::frozen(fd.as_fd()).map_err(at(format!("restrict '{home}'")))?;
-                }
-                let at = home.as_path().to_owned();
-                ready.push(DetachedMount { fd, at });
+        let lay = |over: &Location, layers: &Layers| -> StepResult<DetachedMount> {
+            let fd = overlay(over, layers, true)?;
+            if !spec.look.scratch {
+                sys::frozen(fd.as_fd()).map_err(at(format!("restrict '{over}'")))?;
+            }
+            let at = over.as_path().to_owned();
+            Ok(DetachedMount { fd, at })
+        };
+        match lay(home, scratch) {
+            Ok(layer) => ready.push(layer),
+            // As in a container: an overlay takes no layers.
+            Err(_) if renames::is_overlay(scratch.upper.as_path()) => {
+                ready.push(lay(home, &in_memory(scratch, spec.disk)?)?);
+                notice = Some(format!(
+                    "what is written into the home directory '{home}' is kept in memory, and gone when no command is inside: \
+                    the state lies on an overlay file system, as in a container; ESCROW_HOME on a volume keeps it"
+                ));
             }
             // An ordinary user cannot lay a layer over what root mounted something in.
             Err(RunError::Step { errno, .. }) if errno == Errno::INVAL => {
+                // What has no layer is as everything else: it can be read.
+                let around = layering::around_mounts(scratch).unwrap_or_default();
+                let around = around.iter().map(|(over, layers)| lay(over, layers));
+                ready.extend(around.filter_map(StepResult::ok));
                 notice = Some(format!(
-                    "the home directory '{home}' cannot be written inside, and sockets in it can be reached: no layer can \
-                    be laid over it, as where a file system is mounted in it"
+                    "a file system is mounted in the home directory '{home}': it, the directories that lead to it, and files \
+                    in these cannot be written inside, and sockets there can be reached; other directories have layers"
                 ));
             }
             Err(failed) => return Err(failed),
@@ -66,6 +85,9 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<(Vec<OwnedFd>, Option<String>)>
     }
     for shown in &spec.views {
         let MountedSandbox { at: path, view, .. } = shown;
+        if matches!(view, View::Layers(_)) {
+            ready.extend(mounted_in(path.as_path())?);
+        }
         let fd = match view {
             View::Layers(layers) => overlay(path, layers, shown.throw_away)?,
             View::Directory(from) => {
@@ -98,7 +120,17 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<(Vec<OwnedFd>, Option<String>)>
     let shown: Vec<DetachedMount> = shown.collect::<StepResult<_>>()?;
     // Whatever lies in something else is mounted in it.
     ready.sort_by_key(|one| one.at.components().count());
-    let devices = devices()?;
+    let mut devices = devices()?;
+    if let Some(fd) = terminal.map(|path| clone_tree(path, OpenTreeFlags::empty()))
+        && let Ok(fd) = fd
+        && stand_ins::is_terminal(&fd)
+    {
+        sys::fixed(fd.as_fd()).map_err(at("restrict the terminal"))?;
+        let at = PathBuf::from("/dev/console");
+        devices.push(DetachedMount { fd, at });
+    }
+    let parts = stand_ins::ssh_parts(spec, || tmpfs("0755", spec.disk))?;
+    ready.extend(parts.map(|(fd, at)| DetachedMount { fd, at }));
     let names = names()?;
     let root = fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(at("open the root"))?;
@@ -126,6 +158,37 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<(Vec<OwnedFd>, Option<String>)>
         }
     }
     Ok((held, notice))
+}
+
+/// What is mounted in a directory that gets a layer: it is no part of the layer, can be seen, and not be written.
+fn mounted_in(path: &Path) -> StepResult<Vec<DetachedMount>> {
+    let mut found: Vec<DetachedMount> = Vec::new();
+    let points = crate::fs::mounts::below(path)
+        .map_err(|_| at(format!("list what is mounted in '{}'", path.display()))(Errno::IO))?;
+    for point in points {
+        if !found.iter().any(|one| point.starts_with(&one.at)) {
+            found.push(still(&point)?);
+        }
+    }
+    Ok(found)
+}
+
+/// The same layers with the upper one in memory.
+fn in_memory(layers: &Layers, size: Option<u64>) -> StepResult<Layers> {
+    // Nothing but the kernel uses this place, and only if it can take layers.
+    let place = layers.work.as_path();
+    put(tmpfs("0700", size)?.as_fd(), place)?;
+    let room = |name: &str| {
+        let path = place.join(name);
+        let made = fs::mkdir(&path, Mode::from_raw_mode(0o755));
+        made.map(|()| Location::from(path))
+            .map_err(at("make room in memory"))
+    };
+    Ok(Layers {
+        below: layers.below.clone(),
+        upper: room("upper")?,
+        work: room("work")?,
+    })
 }
 
 /// Puts each in its place, which is made where it is missing.

@@ -1,5 +1,6 @@
 //! The description of a namespace and its command, passed to the process that builds it.
 
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 use crate::fs::process::ProcessIdentity;
@@ -104,4 +105,26 @@ pub struct RunSpec {
     pub disk: Option<u64>,
     /// Limits that the monitor keeps, since no control group does.
     pub supervised: Limits,
+    /// Whether the command is root, in a user namespace with every id: it is what root is in a container. Known inside.
+    pub is_root: bool,
+}
+
+impl RunSpec {
+    /// What the command may do in its user namespace. An ordinary user's may do nothing.
+    pub(super) fn capabilities(&self) -> CapabilitySet {
+        match self.is_root {
+            true => {
+                CapabilitySet::CHOWN
+                    | CapabilitySet::DAC_OVERRIDE
+                    | CapabilitySet::FOWNER
+                    | CapabilitySet::FSETID
+                    | CapabilitySet::KILL
+                    | CapabilitySet::SETGID
+                    | CapabilitySet::SETUID
+                    | CapabilitySet::SETPCAP
+                    | CapabilitySet::SETFCAP
+            }
+            false => CapabilitySet::empty(),
+        }
+    }
 }

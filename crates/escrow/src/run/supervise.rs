@@ -139,7 +139,9 @@ impl Channel {
     }
 
     /// The next message and the descriptor that came with it.
-    fn receive_with<T: DeserializeOwned>(&self) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
+    pub(super) fn receive_with<T: DeserializeOwned>(
+        &self,
+    ) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
         let mut buffer = vec![0; 16 * 1024];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut with = RecvAncillaryBuffer::new(&mut space);

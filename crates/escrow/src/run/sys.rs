@@ -57,10 +57,10 @@ pub(super) fn exit(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Gives every capability up, for this process and whatever it becomes, and every way to gain one.
-pub(super) fn give_up_privileges() -> Result<(), Errno> {
-    for capability in 0..64 {
-        let capability = CapabilitySet::from_bits_retain(1 << capability);
+/// Gives every capability up but these, for this process and whatever it becomes, and every way to gain one.
+pub(super) fn give_up_privileges(kept: CapabilitySet) -> Result<(), Errno> {
+    let all = (0..64).map(|number| CapabilitySet::from_bits_retain(1 << number));
+    for capability in all.filter(|one| !kept.contains(*one)) {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // Capabilities this kernel does not know are refused with EINVAL.
             Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
@@ -69,12 +69,12 @@ pub(super) fn give_up_privileges() -> Result<(), Errno> {
     }
     rustix::thread::clear_ambient_capability_set()?;
     rustix::thread::set_no_new_privs(true)?;
-    let none = CapabilitySets {
-        effective: CapabilitySet::empty(),
-        permitted: CapabilitySet::empty(),
+    let left = CapabilitySets {
+        effective: kept,
+        permitted: kept,
         inheritable: CapabilitySet::empty(),
     };
-    rustix::thread::set_capabilities(None, none)
+    rustix::thread::set_capabilities(None, left)
 }
 
 /// Lets a filter answer the system calls of this process and of whatever it becomes.

@@ -123,7 +123,7 @@ fn what_forbids() -> String {
     }
     let status = limits::text(Path::new("/proc/self/status"));
     match status.lines().any(|line| line.starts_with("Seccomp:") && !line.ends_with('0')) {
-        true => "a filter of system calls is set, as in a container: permit `unshare`, `clone`, `mount` and `fsopen` there".to_owned(),
+        true => "a filter of system calls is set, as in a container: permit `unshare`, `clone`, `mount` and `fsopen` there (Docker, Podman: `--cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined`)".to_owned(),
         false => "look at the kernel's log for what forbade it".to_owned(),
     }
 }

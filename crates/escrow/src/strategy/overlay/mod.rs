@@ -200,6 +200,13 @@ impl TreeKind for Overlay {
             Some(area) => (self.tried(original, area), LOOKED_AT),
             None => (Probe::yes("a sandbox exists"), LOOKED_AT_AFTERWARDS),
         };
+        if let Some(point) = area.and_then(|_| probe::mounted_in(original)) {
+            let what = "is mounted in it, and an ordinary user can lay no layer over that";
+            return Probe {
+                remember: Remember::Never,
+                ..Probe::no(format!("'{}' {what}", point.display()))
+            };
+        }
         if answer.works {
             answer.limit = unmapped::limit(original, most);
         }

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString};
 use std::io::{Cursor, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -16,7 +16,7 @@ use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::thread::UnshareFlags;
 
 use super::super::Probe;
-use crate::fs::{Dir, EntryHandle, remove, xattr};
+use crate::fs::{Dir, EntryHandle, mounts, remove, xattr};
 
 /// The child only makes a dozen system calls. One that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -28,6 +28,12 @@ pub(super) fn probe(original: &Path, area: &Path) -> Probe {
     let tried = || -> crate::fs::Result<Probe> {
         let lower = Dir::open(original)?;
         let area = Dir::open(area)?;
+        if area.is_overlay()? {
+            return Ok(Probe::no(
+                "the sandbox's area would lie on an overlay file system, as in a container, which can take no layer: keep the \
+                directory on a volume",
+            ));
+        }
         remove::remove(&area, PROBE)?;
         area.make_dir(PROBE, 0o700)?;
         let room = area.subdir(PROBE)?;
@@ -72,6 +78,13 @@ fn try_mount(lower: &Dir, upper: &Dir, work: &Dir) -> Probe {
     }
 }
 
+/// What is mounted in a directory, if no layer can be laid over it because of that.
+pub(super) fn mounted_in(original: &Path) -> Option<PathBuf> {
+    let mut points = mounts::below(original).unwrap_or_default().into_iter();
+    let user = !rustix::process::geteuid().is_root();
+    points.find(|_| user)
+}
+
 /// Everything the child needs, made before the fork: after it nothing may be allocated.
 struct ProbeChild {
     uid_map: String,
@@ -104,10 +117,15 @@ impl ProbeChild {
     /// Runs in the child. Makes system calls only.
     fn mount(&self) -> Result<(), (u8, Errno)> {
         let at = |step: u8| move |errno| (step, errno);
-        unshare().map_err(at(0))?;
-        put(c"/proc/self/setgroups", "deny").map_err(at(1))?;
-        put(c"/proc/self/uid_map", &self.uid_map).map_err(at(1))?;
-        put(c"/proc/self/gid_map", &self.gid_map).map_err(at(1))?;
+        // As commands are run: root mounts with its own rights.
+        if rustix::process::geteuid().is_root() {
+            unshare(UnshareFlags::NEWNS).map_err(at(0))?;
+        } else {
+            unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(at(0))?;
+            put(c"/proc/self/setgroups", "deny").map_err(at(1))?;
+            put(c"/proc/self/uid_map", &self.uid_map).map_err(at(1))?;
+            put(c"/proc/self/gid_map", &self.gid_map).map_err(at(1))?;
+        }
         let fs = mount::fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(at(2))?;
         let fs = fs.as_fd();
         let set = |key: &CStr, path: &CStr| {
@@ -145,9 +163,9 @@ fn put(path: &CStr, text: &str) -> Result<(), Errno> {
     unsafe_code,
     reason = "the kernel asks callers to know what they share"
 )]
-fn unshare() -> Result<(), Errno> {
+fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     // SAFETY: called in a forked child with one thread and no memory of anyone else.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
+    unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
 /// `None`: it worked. Otherwise the step that failed and why.

@@ -1,0 +1,398 @@
+//! Directories of the original can be renamed in an overlay.
+//!
+//! The kernel's overlays refuse that with `EXDEV` where they may not note the old place (`redirect_dir`), as in those of
+//! ordinary users: `mv` copies then, but `git mv`, `os.rename` and package managers fail. So each rename is looked at before
+//! the kernel carries it out. If it is one of a directory that the kernel would refuse, a directory that lies in the
+//! layer alone first takes its place, with everything that is in it; then the kernel is left to do what it was asked.
+//!
+//! One process for each command looks, with the capabilities of the monitor, since it must find the paths of others. What
+//! changes anything is done by a process of its own, behind the walls of the command, so a command that changes its
+//! memory meanwhile has only done what it can do by itself. Both see the files inside, and are not among the processes
+//! there: no command can see or end them, and what pauses those inside waits until a rename is done. The monitor waits too.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{self, AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Stat, Timestamps, Uid};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, geteuid, getpid, set_dumpable_behavior};
+
+use super::launcher::{StepResult, end_with_parent, report_failure};
+use super::notify::{self, HeldCall};
+use super::spec::{RunSpec, SOCKETS};
+use super::supervise::{Channel, at};
+use super::{Event, filter, landlock, sys};
+use crate::model::view::View;
+
+/// How long one waits for a rename that is under way when its command has ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a directory is looked through in which others make files meanwhile.
+const ROUNDS: usize = 8;
+
+/// What the kernel calls an overlay.
+const OVERLAY: u64 = 0x794c_7630;
+
+/// Starts the process that looks at renames, if there is an overlay inside; `join` is what it has yet to do to have the
+/// rights of those inside. It ends when the other end of the channel does.
+pub(super) fn start(
+    spec: &RunSpec,
+    processes: &OwnedFd,
+    join: impl Fn() -> Result<(), Errno>,
+) -> StepResult<Option<Channel>> {
+    let layers = |view: &View| matches!(view, View::Layers(_));
+    if spec.home.is_none() && !spec.views.iter().any(|shown| layers(&shown.view)) {
+        return Ok(None);
+    }
+    let (ours, theirs) = Channel::pair()?;
+    if sys::fork().map_err(at("watch over renames"))?.is_none() {
+        let joined = join().map_err(at("watch over renames"));
+        let status = joined.and_then(|()| look(spec, processes, &theirs));
+        sys::exit(status.map_or_else(|failed| report_failure(&theirs, failed), |()| 0));
+    }
+    Ok(Some(ours))
+}
+
+/// Waits until nothing is changed any more, when every process of the command has ended.
+pub(super) fn end(mover: &Channel) {
+    let limit = Timespec {
+        tv_sec: PATIENCE.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    let mut ready = [PollFd::new(mover, PollFlags::IN)];
+    let ended = rustix::net::shutdown(mover.as_fd(), rustix::net::Shutdown::Write)
+        .and_then(|()| poll(&mut ready, Some(&limit)));
+    match ended {
+        // What takes longer ends with the launcher.
+        Ok(_) | Err(_) => {}
+    }
+}
+
+/// Sets the filter of the process that becomes the command. Where the kernel cannot ask, renames are as they are.
+pub(super) fn filter_calls(spec: &RunSpec, mover: Option<&Channel>) -> Result<(), Errno> {
+    let userns = spec.look.userns;
+    if let Some(mover) = mover
+        && let Ok(listener) = notify::filter_calls(filter::program(userns, true))
+    {
+        return mover.send_with(&Event::Listening, listener.as_fd());
+    }
+    sys::filter_calls(filter::program(userns, false))
+}
+
+fn look(spec: &RunSpec, processes: &OwnedFd, channel: &Channel) -> StepResult<()> {
+    let step = || "watch over renames".to_owned();
+    end_with_parent("watch over renames")?;
+    sys::leave_terminal().map_err(at(step()))?;
+    // Its share says that a process of ours may change files.
+    let numbers = [channel.as_fd(), processes.as_fd()].map(|fd| fd.as_raw_fd());
+    let mut kept = [numbers[0], numbers[1], spec.share];
+    sys::keep_only(&mut kept, 3).map_err(at(step()))?;
+    let heard = channel.receive_with::<Event>().map_err(at(step()))?;
+    let Some((_, Some(listener))) = heard else {
+        return Ok(());
+    };
+    let listener = listener.as_fd();
+    notify::take_turns(listener);
+    // The kernel ends those that help.
+    sys::set_signal(libc::SIGCHLD, true);
+    loop {
+        let mut ready = [
+            PollFd::new(channel, PollFlags::IN),
+            PollFd::from_borrowed_fd(listener, PollFlags::IN),
+        ];
+        match poll(&mut ready, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(at(step())(errno)),
+        }
+        // Every process that could ask has ended.
+        if !ready[0].revents().is_empty() || !ready[1].revents().contains(PollFlags::IN) {
+            return Ok(());
+        }
+        let Some(call) = notify::receive(listener).map_err(at(step()))? else {
+            continue;
+        };
+        let paths = both_paths(processes, &call).filter(|_| call.waits(listener));
+        let changes = paths.filter(|paths| paths.iter().any(RenamedPath::may_need_help));
+        match changes.map(|paths| (sys::fork(), paths)) {
+            Some((Ok(None), paths)) => {
+                match help(spec, &paths, || call.waits(listener)) {
+                    // The kernel says then what it says without us.
+                    Ok(()) | Err(_) => call.go_on(listener),
+                }
+                sys::exit(0);
+            }
+            Some((Ok(Some(_)), _)) => {}
+            Some((Err(_), _)) | None => call.go_on(listener),
+        }
+    }
+}
+
+/// One of the two paths of a rename.
+struct RenamedPath {
+    /// What it begins at; `None` if it begins at the root.
+    at: Option<OwnedFd>,
+    parent: CString,
+    name: CString,
+    /// Whether what is there is moved.
+    moves: bool,
+}
+
+/// The paths of a call. `None` where they cannot be found, or do not mean here what they mean to the caller.
+fn both_paths(processes: &OwnedFd, call: &HeldCall) -> Option<[RenamedPath; 2]> {
+    let rename = filter::rename_of(call.call, call.arguments)?;
+    let of_caller = |name: &str| format!("{}/{name}", call.thread);
+    let looked = |name: &str| fs::statat(processes, of_caller(name), AtFlags::empty()).ok();
+    let (own, theirs) = (fs::stat(c"/").ok()?, looked("root")?);
+    if (own.st_dev, own.st_ino) != (theirs.st_dev, theirs.st_ino) {
+        return None;
+    }
+    // Root may have become another user: what that one may do, this one need not know.
+    if looked("task")?.st_uid != geteuid().as_raw() {
+        return None;
+    }
+    let path = |(dir, address): (i32, u64), moves: bool| {
+        let path = call.path_at(address)?.into_bytes();
+        let length = path.iter().rposition(|byte| *byte != b'/')? + 1;
+        let (parent, name) = match path[..length].iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (path[..=slash].to_vec(), path[slash + 1..length].to_vec()),
+            None => (b".".to_vec(), path[..length].to_vec()),
+        };
+        if name == b"." || name == b".." {
+            return None;
+        }
+        let begin = match dir {
+            libc::AT_FDCWD => of_caller("cwd"),
+            dir => of_caller(&format!("fd/{dir}")),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let at = match path[0] {
+            b'/' => None,
+            _ => Some(fs::openat(processes, begin, flags, Mode::empty()).ok()?),
+        };
+        Some(RenamedPath {
+            at,
+            parent: CString::new(parent).ok()?,
+            name: CString::new(name).ok()?,
+            moves,
+        })
+    };
+    Some([path(rename.from, true)?, path(rename.to, rename.exchange)?])
+}
+
+impl RenamedPath {
+    fn open_parent(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let at = self.at.as_ref().map_or(CWD, |at| at.as_fd());
+        fs::openat(at, &self.parent, flags, Mode::empty())
+    }
+
+    /// Whether a directory is to be moved that lies in an overlay.
+    fn may_need_help(&self) -> bool {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = || fs::openat(self.open_parent()?, &self.name, flags, Mode::empty());
+        self.moves
+            && open()
+                .and_then(fs::fstatfs)
+                .is_ok_and(|found| found.f_type as u64 == OVERLAY)
+    }
+}
+
+/// Whether a path lies in an overlay.
+pub(super) fn is_overlay(path: &std::path::Path) -> bool {
+    fs::statfs(path).is_ok_and(|found| found.f_type as u64 == OVERLAY)
+}
+
+/// Behind the walls of the command: sees to it that the kernel can move what is to be moved.
+fn help(
+    spec: &RunSpec,
+    paths: &[RenamedPath; 2],
+    going_on: impl Fn() -> bool,
+) -> Result<(), Errno> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    match end_with_parent("watch over renames") {
+        // It ends with the namespace all the same.
+        Ok(()) | Err(_) => {}
+    }
+    // Two at once would take things from each other.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let turn = fs::open(SOCKETS, flags, Mode::empty())?;
+    while !matches!(
+        fs::flock(&turn, FlockOperation::NonBlockingLockExclusive),
+        Ok(())
+    ) {
+        if !going_on() {
+            return Err(Errno::INTR);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    sys::give_up_privileges(spec.capabilities())?;
+    landlock::confine(spec)?;
+    sys::filter_calls(filter::program(spec.look.userns, false))?;
+    let parents = [paths[0].open_parent()?, paths[1].open_parent()?];
+    // Between two file systems nothing can be renamed.
+    if fs::fstat(&parents[0])?.st_dev != fs::fstat(&parents[1])?.st_dev {
+        return Ok(());
+    }
+    for (path, parent) in paths.iter().zip(&parents).filter(|(path, _)| path.moves) {
+        if is_refused(parent.as_fd(), &path.name)? {
+            replace(parent.as_fd(), &path.name, &going_on)?;
+        }
+    }
+    Ok(())
+}
+
+/// A name for something that is there for a short time.
+fn beside(number: u32) -> String {
+    format!(".escrow-rename-{}-{number}", getpid().as_raw_nonzero())
+}
+
+/// Whether the kernel would not rename a directory. It is asked to put it in the place of one that is not empty: it
+/// refuses that after it has refused to rename it at all.
+fn is_refused(parent: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
+    let (outer, inner) = (beside(0), format!("{}/x", beside(0)));
+    fs::mkdirat(parent, &outer, Mode::RWXU)?;
+    let asked = fs::mkdirat(parent, &inner, Mode::RWXU)
+        .map(|()| fs::renameat(parent, name, parent, &outer) == Err(Errno::XDEV));
+    let removed = fs::unlinkat(parent, &inner, AtFlags::REMOVEDIR);
+    fs::unlinkat(parent, &outer, AtFlags::REMOVEDIR)?;
+    removed.and(asked)
+}
+
+/// Puts a directory that lies in the layer alone in the place of one, with everything that is in it. If that fails,
+/// everything is where it was.
+fn replace(parent: BorrowedFd<'_>, name: &CStr, going_on: &impl Fn() -> bool) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let old = fs::openat(parent, name, flags, Mode::empty())?;
+    let stat = fs::fstat(&old)?;
+    let beside = beside(old.as_raw_fd().unsigned_abs());
+    fs::mkdirat(parent, &beside, Mode::RWXU)?;
+    let new = fs::openat(parent, &beside, flags, Mode::empty());
+    let moved = new.and_then(|new| {
+        let moved = fill(&old, &new, &stat, going_on).and_then(|()| {
+            fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+            fs::renameat(parent, &beside, parent, name)
+        });
+        if moved.is_err() {
+            for name in names(&new)? {
+                carry(&new, &old, &name, going_on)?;
+            }
+            set(&old, &stat)?;
+        }
+        moved
+    });
+    match moved {
+        Ok(()) => Ok(()),
+        Err(errno) => fs::unlinkat(parent, &beside, AtFlags::REMOVEDIR).and(Err(errno)),
+    }
+}
+
+/// Makes `new` what `old` was.
+fn fill(
+    old: &OwnedFd,
+    new: &OwnedFd,
+    stat: &Stat,
+    going_on: &impl Fn() -> bool,
+) -> Result<(), Errno> {
+    let made = fs::fstat(new)?;
+    if (made.st_uid, made.st_gid) != (stat.st_uid, stat.st_gid) {
+        let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+        fs::fchown(new, Some(user), Some(group))?;
+    }
+    copy_attributes(old, new)?;
+    if stat.st_mode & 0o700 != 0o700 {
+        fs::fchmod(old, Mode::from_raw_mode(stat.st_mode | 0o700))?;
+    }
+    for _ in 0..ROUNDS {
+        let names = names(old)?;
+        if names.is_empty() {
+            return set(new, stat);
+        }
+        for name in names {
+            if !going_on() {
+                return Err(Errno::INTR);
+            }
+            carry(old, new, &name, going_on)?;
+        }
+    }
+    Err(Errno::NOTEMPTY)
+}
+
+/// Moves something into another directory.
+fn carry(
+    from: &OwnedFd,
+    to: &OwnedFd,
+    name: &CStr,
+    going_on: &impl Fn() -> bool,
+) -> Result<(), Errno> {
+    let rename = || fs::renameat(from, name, to, name);
+    let attempt = || match rename() {
+        Err(Errno::XDEV) => replace(from.as_fd(), name, going_on).and_then(|()| rename()),
+        done => done,
+    };
+    match attempt() {
+        // Another process was quicker.
+        Err(Errno::NOENT) => Ok(()),
+        // A directory is written when another one becomes its parent.
+        Err(Errno::ACCESS) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let open = |at: &OwnedFd| fs::openat(at, name, flags, Mode::empty());
+            let closed = open(from)?;
+            let mode = fs::fstat(&closed)?.st_mode;
+            fs::fchmod(&closed, Mode::from_raw_mode(mode | 0o700))?;
+            let done = attempt();
+            let there = open(if done.is_ok() { to } else { from });
+            let set = there.and_then(|dir| fs::fchmod(dir, Mode::from_raw_mode(mode)));
+            done.and(set)
+        }
+        done => done,
+    }
+}
+
+/// Mode and times as they were.
+fn set(dir: &OwnedFd, stat: &Stat) -> Result<(), Errno> {
+    fs::fchmod(dir, Mode::from_raw_mode(stat.st_mode))?;
+    let time = |seconds: i64, nanoseconds: u64| Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanoseconds as i64,
+    };
+    let times = Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    };
+    fs::futimens(dir, &times)
+}
+
+fn names(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    let mut found = Vec::new();
+    for entry in fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            found.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(found)
+}
+
+fn copy_attributes(old: &OwnedFd, new: &OwnedFd) -> Result<(), Errno> {
+    const MOST: usize = 64 * 1024;
+    let mut list = vec![0; MOST];
+    let length = match fs::flistxattr(old, &mut list) {
+        Err(Errno::OPNOTSUPP) => 0,
+        length => length?,
+    };
+    let names = list[..length].split_inclusive(|byte| *byte == 0);
+    for name in names.filter_map(|name| CStr::from_bytes_with_nul(name).ok()) {
+        let mut value = vec![0; MOST];
+        let length = fs::fgetxattr(old, name, &mut value)?;
+        match fs::fsetxattr(new, name, &value[..length], fs::XattrFlags::empty()) {
+            Ok(()) => {}
+            // Labels of the system are given by the system.
+            Err(Errno::PERM | Errno::OPNOTSUPP) if name.to_bytes().starts_with(b"security.") => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
