@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use rustix::fs::{self, FileType, Mode, OFlags};
+use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::spec::RunSpec;
@@ -95,13 +95,9 @@ fn permit(rules: &std::os::fd::OwnedFd, path: &Path, how: OFlags) -> Result<(), 
     let Ok(at) = fs::open(path, OFlags::PATH | OFlags::CLOEXEC | how, Mode::empty()) else {
         return Ok(());
     };
-    let Ok(stat) = fs::fstat(&at) else {
-        return Ok(());
-    };
-    let access = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => TO_A_TREE,
-        FileType::Symlink => return Ok(()),
-        _ => TO_A_FILE,
-    };
-    sys::landlock_permit(rules, at.as_fd(), access)
+    match sys::landlock_permit(rules, at.as_fd(), TO_A_TREE) {
+        // It is no directory.
+        Err(Errno::INVAL) => sys::landlock_permit(rules, at.as_fd(), TO_A_FILE),
+        permitted => permitted,
+    }
 }

@@ -3,9 +3,7 @@
 //! The lists go by name, so they cannot know every tool. What they name is hidden from every command; `run.show`,
 //! `run.env.pass` and the presets of agents take single ones back.
 
-use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
@@ -191,27 +189,24 @@ pub(crate) fn present(homes: &[PathBuf]) -> Vec<Location> {
 }
 
 fn in_home(home: &Path) -> Vec<Location> {
-    // Each directory is listed once; none where it is not there, and unknown where it cannot be listed, as a link.
-    let list = |dir: &Path| match Dir::open(dir).and_then(|dir| dir.names()) {
-        Ok(names) => Some(names.into_iter().collect()),
-        Err(error) => error.is_absent().then(HashSet::new),
+    // Of a directory that is not there nothing is, and of one that cannot be listed, such as a link, anything may be.
+    let list = |dir: &str| -> Option<HashSet<Box<[u8]>>> {
+        match Dir::open(&home.join(dir)).and_then(|dir| dir.names()) {
+            Ok(names) => Some(names.into_iter().collect()),
+            Err(error) => error.is_absent().then(HashSet::new),
+        }
     };
-    let mut listed: HashMap<&Path, Option<HashSet<Box<[u8]>>>> = HashMap::new();
-    let mut has = |dir: &'static Path, name: &OsStr| {
-        let names = listed.entry(dir).or_insert_with(|| list(&home.join(dir)));
-        let names = names.as_ref();
-        names.is_none_or(|names| names.contains(name.as_bytes()))
+    // Most of them lie in these two: one listing of each costs less than asking for every name.
+    let (own, config) = (list(""), list(".config"));
+    let has = |names: &Option<HashSet<Box<[u8]>>>, path: &str| {
+        let first = path.split('/').next().unwrap_or_default();
+        names
+            .as_ref()
+            .is_none_or(|names| names.contains(first.as_bytes()))
     };
-    // From the top: what lies in a directory that is not there costs nothing.
-    let there = IN_HOME.iter().filter(|path: &&&'static str| {
-        let path: &'static Path = Path::new(**path);
-        let mut above: Vec<&Path> = path.ancestors().collect();
-        above.pop();
-        above.reverse();
-        above.into_iter().all(|path| {
-            let (dir, name) = (path.parent(), path.file_name());
-            has(dir.unwrap_or(Path::new("")), name.unwrap_or_default())
-        })
+    let there = IN_HOME.iter().filter(|path| {
+        let below = path.strip_prefix(".config/");
+        has(&own, path) && below.is_none_or(|path| has(&config, path))
     });
     // A link is covered where it leads: there, nothing that it was is left to be read.
     let real = there.filter_map(|path| state_dir::canonical_any(&home.join(path)).ok());
