@@ -9,11 +9,10 @@ use std::process::Command;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::states::same;
 use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
 use crate::checkpoints::{STRATEGIES, create, run};
-use crate::{binary, json, words, world};
+use crate::{as_ordinary_user, as_user_too, json, words, world};
 
 const RENAMES: &[&str] = &["rename", "renameat", "renameat2"];
 
@@ -56,8 +55,7 @@ fn mode(path: &Path) -> u32 {
 // rule R1, R3, F1, F8, C1
 #[test]
 fn closed_directories_are_no_obstacle() {
-    let test = "closed_dirs::closed_directories_are_no_obstacle";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         let app = world.path().join("app");
@@ -136,13 +134,12 @@ const SMALL: &str = "echo changed > closed/c; mkdir closed/in; echo in > closed/
 /// Other changes there.
 const OTHER: &str = "chmod 0700 closed; chmod 0700 closed/in; echo more > closed/in/in; rm closed/c; chmod 0 closed/in closed";
 
-/// Nothing is opened for it: wherever a command is killed, every mode is what it was, before any process looks.
+/// Nothing is opened for it: wherever a command is killed, every mode is what it was, before any process looks. To root
+/// nothing is closed.
 // rule R1, R3, F1
 #[test]
 fn closed_entries_never_stay_open() {
-    let test = "closed_dirs::closed_entries_never_stay_open";
-    rerun_test_as_user_with(test, &[&binary()]);
-    if !require_stepper() {
+    if !as_ordinary_user() || !require_stepper() {
         return;
     }
     for strategy in ["overlay", "filesystem_copy"] {
@@ -191,9 +188,7 @@ fn closed_entries_never_stay_open() {
 // rule R3, C3, F1
 #[test]
 fn returns_and_commits_of_closed_directories_end_on_one_side() {
-    let test = "closed_dirs::returns_and_commits_of_closed_directories_end_on_one_side";
-    rerun_test_as_user_with(test, &[&binary()]);
-    if !require_stepper() {
+    if !as_ordinary_user() || !require_stepper() {
         return;
     }
     for (strategy, line) in [
