@@ -134,13 +134,16 @@ pub(crate) fn undos(scenarios: &[Scenario]) -> Vec<Point> {
     points
 }
 
-/// Recover, killed at every call, of commits and undos that were killed at telling calls.
-pub(crate) fn recovers(scenarios: &[Scenario]) -> Vec<Point> {
+/// Recover, killed at every call, of commits and undos that were killed at telling calls: in the bounded form, at every
+/// second of them, since to count the calls of each recovery takes as long as to kill it.
+pub(crate) fn recovers(form: Form, scenarios: &[Scenario]) -> Vec<Point> {
+    let stride = if form.is_long() { 1 } else { 2 };
     let mut points = Vec::new();
     for scenario in scenarios {
         let commit = Point::kill(*scenario, Before::Nothing, Verb::Commit, 1);
         let mut befores: Vec<Before> = telling(&commit.calls())
             .into_iter()
+            .step_by(stride)
             .map(Before::CommitKilled)
             .collect();
         if !scenario.refuses {
@@ -163,7 +166,7 @@ pub(crate) fn kills(form: Form, verb: Verb) -> Figures {
     let (small, wide, bounded) = match verb {
         Verb::Commit => (commits(&[TINY]), commits(&scenarios), 200),
         Verb::Undo => (undos(&[TINY]), undos(&scenarios), 100),
-        Verb::Recover => (Vec::new(), recovers(&scenarios), 200),
+        Verb::Recover => (Vec::new(), recovers(form, &scenarios), 200),
     };
     match form.is_long() {
         true => form.run(wide, usize::MAX),
@@ -178,7 +181,7 @@ pub(crate) fn pairs(form: Form) -> Figures {
     let commits: Vec<u64> = (1..=commit.calls().len() as u64).collect();
     let commits = match form.is_long() {
         true => commits,
-        false => some(commits, 60),
+        false => some(commits, 30),
     };
     let mut points = Vec::new();
     for i in commits {

@@ -52,7 +52,7 @@ pub(crate) fn faults(form: Form) -> Option<Figures> {
     };
     let mut points = [commits(scenarios), undos(scenarios)].concat();
     if form.is_long() {
-        points.extend(recovers(scenarios));
+        points.extend(recovers(form, scenarios));
     }
     let errors: Vec<Point> = (0..)
         .zip(&points)
