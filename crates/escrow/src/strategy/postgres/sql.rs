@@ -367,6 +367,13 @@ fn modes(words: &[Word]) -> Modes {
     }
 }
 
+/// Whether statements of this kind only look, or set something.
+pub(super) fn only_looked(tag: &[u8]) -> bool {
+    [b"SELECT".as_slice(), b"SHOW", b"SET", b"RESET", b"FETCH"]
+        .iter()
+        .any(|known| tag.starts_with(known))
+}
+
 /// Whether statements of this kind may have made a constraint that is checked late.
 pub(super) fn may_defer(tag: &[u8]) -> bool {
     [

@@ -19,16 +19,24 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How much is gathered before it is written.
 pub(super) const GATHERED: usize = 32 * 1024;
 
-/// Checks what is checked at the end of a transaction, and puts each constraint back to how it begins. By name, since what is set for
-/// all also holds for those that are made later; where a name is also one of a constraint that is never late, it waits for the commit.
-const CHECK_LATE: &str = "DO $escrow$ DECLARE late pg_catalog.text; later pg_catalog.text; BEGIN \
+/// Carries out what is checked at the end of a transaction, and puts each constraint back to how it begins: those of tables that were
+/// written. By name, since what is set for all also holds for constraints that are made later; where a name is also one of a
+/// constraint that is never late, it waits for the commit.
+const CHECK_LATE: &str = "DO $escrow$ DECLARE late pg_catalog.text; later pg_catalog.text; written pg_catalog.oid[] := ARRAY(\
+    SELECT relation FROM pg_catalog.pg_locks WHERE pid = pg_catalog.pg_backend_pid() AND locktype = 'relation' \
+    AND mode NOT IN ('AccessShareLock', 'RowShareLock')); BEGIN \
     SELECT pg_catalog.string_agg(DISTINCT o.name, ', '), pg_catalog.string_agg(DISTINCT o.name, ', ') FILTER (WHERE o.condeferred) \
     INTO late, later FROM (SELECT pg_catalog.format('%I.%I', n.nspname, c.conname) AS name, c.condeferred \
     FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace \
-    WHERE c.condeferrable AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint d \
+    WHERE c.condeferrable AND (c.conrelid = ANY (written) OR c.confrelid = ANY (written)) \
+    AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint d \
     WHERE d.conname = c.conname AND d.connamespace = c.connamespace AND NOT d.condeferrable)) o; \
     IF late IS NOT NULL THEN EXECUTE pg_catalog.format('SET CONSTRAINTS %s IMMEDIATE', late); END IF; \
     IF later IS NOT NULL THEN EXECUTE pg_catalog.format('SET CONSTRAINTS %s DEFERRED', later); END IF; END $escrow$; ";
+
+/// Only tries it: cheaper, for a transaction that wrote at most by a function that it called.
+const TRY_LATE: &str = "SAVEPOINT escrow_check; SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK TO SAVEPOINT escrow_check; \
+    RELEASE SAVEPOINT escrow_check; ";
 
 /// What a client's own transaction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +102,8 @@ pub(super) struct Client<'h> {
     pub(super) named: u64,
     /// Whether a portal was made that has a name.
     pub(super) portal_named: bool,
+    /// Whether a statement of the current transaction was more than a look.
+    pub(super) wrote: bool,
     /// It went: nothing is sent to it any more.
     pub(super) gone: bool,
 }
@@ -447,7 +457,7 @@ impl<'h> Client<'h> {
         let back = format!("ROLLBACK TO SAVEPOINT {WORK}; RELEASE SAVEPOINT {WORK}");
         let mut sql = String::new();
         if keeps && backend.deferrable {
-            sql.push_str(CHECK_LATE);
+            sql.push_str(if self.wrote { CHECK_LATE } else { TRY_LATE });
         }
         if explicit || self.portal_named {
             sql.push_str("CLOSE ALL; ");
@@ -464,6 +474,7 @@ impl<'h> Client<'h> {
             }
         };
         (self.transaction, self.portal_named) = (Transaction::None, false);
+        self.wrote = false;
         self.portals.clear();
         let set = std::mem::take(&mut self.set);
         if keeps && !failed.failed && !set.is_empty() {

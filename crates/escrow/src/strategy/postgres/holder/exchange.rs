@@ -158,7 +158,10 @@ impl Exchange {
                     continue;
                 }
                 b'C' if frame.body == b"PREPARE\0" => drop(client.parsing.pop_front()),
-                b'C' => backend.deferrable |= sql::may_defer(&frame.body),
+                b'C' => {
+                    backend.deferrable |= sql::may_defer(&frame.body);
+                    client.wrote |= !sql::only_looked(&frame.body);
+                }
                 b'S' => client.set.push((None, false)),
                 b'1' => drop(client.parsing.pop_front()),
                 b'3' if client.closing.pop_front() == Some(true) => continue,

@@ -50,6 +50,7 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         transaction: Transaction::None,
         settings: Settings::new(),
         began_with: Settings::new(),
+        wrote: false,
         set: Vec::new(),
         statements: HashMap::new(),
         portals: HashMap::new(),
