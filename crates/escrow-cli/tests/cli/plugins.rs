@@ -337,6 +337,52 @@ fn the_bucket_of_the_examples_passes_the_whole_suite() {
     }
 }
 
+/// The program hears of it, ends the call itself, and is asked for the next one.
+const SLOW: &str = r#"
+import os, time
+from escrow_plugin import Cancelled, check_cancelled
+from plain_directory import PlainDirectory
+
+class Slow(PlainDirectory):
+    def rollback(self, ref):
+        if not os.path.exists("begun"):
+            open("begun", "w").close()
+            try:
+                while True:
+                    time.sleep(0.02)
+                    check_cancelled()
+            except Cancelled:
+                open("heard", "w").close()
+                raise
+        super().rollback(ref)
+"#;
+
+// rule S5, X1
+#[test]
+fn an_interrupt_reaches_the_program_which_ends_its_call_itself() {
+    let (world, cli) = furnished(&PLAIN.replace(
+        "module: plain_directory, class: PlainDirectory",
+        "module: slow, class: Slow",
+    ));
+    write(world.at("slow.py"), SLOW);
+    json(&cli, "plan create p --resource ./app --strategy plain");
+    put(&cli, "p app file", "new\n");
+    let child = cli.start("rollback p --yes");
+    let pid = rustix::process::Pid::from_child(&child);
+    let until = Instant::now() + Duration::from_secs(60);
+    while !world.at("begun").exists() {
+        assert!(Instant::now() < until, "it does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is ours");
+    let ended = child.wait_with_output().expect("it ends");
+    assert!(!ended.status.success(), "{ended:?}");
+    assert!(world.at("heard").exists(), "{ended:?}");
+    cli.ok("recover");
+    json(&cli, "rollback p --yes");
+    assert_eq!(cli.ok("read p app file"), "old\n");
+}
+
 /// Images of podman in a storage of their own, whose names it wants short; without root podman leaves a process, which ends with this.
 struct Podman {
     command: Vec<String>,
