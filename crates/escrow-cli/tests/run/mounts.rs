@@ -90,7 +90,7 @@ fn a_mount_in_the_project_is_seen_and_not_written() {
         .behind(&outer, create)
         .output()
         .expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout);
     has(
         &said,
         ["app/mounted' is mounted in it, and an ordinary user can lay no layer over that"],
