@@ -143,7 +143,7 @@ const SWEEPS: [Sweep; 33] = [
         git::kills,
     ),
     (
-        "the same with errors at every call",
+        "git checkouts, alone and with a directory: every verb with errors at every call",
         "every call, 5 errors",
         4,
         git::errors,
