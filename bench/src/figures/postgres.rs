@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use escrow_testkit::World;
 use escrow_testkit::postgres::{Postgres, program};
 
 use crate::bench::{Bench, command, time};
@@ -29,10 +30,12 @@ pub(crate) fn figures(bench: &Bench) -> Section {
     for url in [&original, &beside] {
         pgbench(&["-i", "-q", "-s", "5"], url);
     }
-    let escrow = bench.escrow("postgres");
-    let create = ["plan", "create", "p", "--resource", original.as_str()];
-    escrow.time(&create);
-    let held = escrow.cli.ok(["path", "p", "shop"]).trim_end().to_owned();
+    // Paths of sockets are short.
+    let world = World::new();
+    let cli = bench.escrow("postgres").cli;
+    let cli = cli.env("ESCROW_HOME", world.dir("h"));
+    cli.ok(["plan", "create", "p", "--resource", original.as_str()]);
+    let held = cli.ok(["path", "p", "shop"]).trim_end().to_owned();
     let mut rows = Vec::new();
     for (what, script) in [("reads", "-S"), ("writes", "-N")] {
         for mode in ["simple", "prepared"] {
@@ -44,7 +47,7 @@ pub(crate) fn figures(bench: &Bench) -> Section {
             );
             let arms = vec![
                 Arm::new(&ours, |_| {
-                    escrow.time(&["rollback", "p"]);
+                    cli.ok(["rollback", "p"]);
                     pgbench(&args, &held)
                 }),
                 Arm::new(&direct, |_| pgbench(&args, &beside)),
@@ -53,7 +56,7 @@ pub(crate) fn figures(bench: &Bench) -> Section {
             rows.push(Row::times(what, &times[0], &times[1], Some(GOAL)));
         }
     }
-    escrow.cleanup("p");
+    cli.ok(["cleanup", "--yes", "p"]);
     Section {
         title: "A PostgreSQL database",
         note: format!(
