@@ -4,6 +4,27 @@ use rustix::process::Signal;
 
 use crate::*;
 
+/// A copy of a home knows of the same area, where that lies beside its original: the second command is refused, and not shown a layer that
+/// is mounted already.
+// attack D37
+#[test]
+fn d37_two_homes_had_commands_on_one_layer() {
+    let world = World::under(Path::new("/dev/shm"));
+    let original = world.dir("app");
+    write(original.join("a.txt"), "one\n");
+    let other = World::under(Path::new("/var/tmp"));
+    let cli = Cli::new(&world, &binary()).cwd(&original);
+    let cli = cli.env("ESCROW_HOME", other.at("first"));
+    cli.plan("try", ".", "overlay");
+    sh(other.path(), "cp -a first second");
+    let running = Running::ready(cli.command(in_try(WAIT)));
+    let second = cli.clone().env("ESCROW_HOME", other.at("second"));
+    let refused = second.fails(in_try("echo x > f"), 125);
+    has(&refused, ["a command of another home runs"]);
+    assert_eq!(running.finish().status, 0);
+    second.ok(in_try("echo x > f"));
+}
+
 const NAMESPACES: &str =
     "for n in mnt pid ipc user net; do readlink /proc/self/ns/$n; done | tr '\\n' ' '; echo";
 

@@ -9,13 +9,22 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::{Dir, Result, process};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::{Cause, Dir, Result, process};
 
 /// The mark.
 const MARK: &[u8] = b"exposed";
 /// The same until it is complete.
 const DRAFT: &[u8] = b"exposed.new";
+
+/// How long one waits for a lock that is being given back, and how long before one looks again.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A mark that was set, or found.
 pub struct ExposureMark {
@@ -25,9 +34,21 @@ pub struct ExposureMark {
 }
 
 impl ExposureMark {
-    /// Marks an area, before the files of its sandbox are shown to a command.
+    /// Marks an area, before the files of its sandbox are shown to a command. It is locked until the mark is dropped: a layer can be
+    /// mounted once only, and another home may know of the same area (`EBUSY`).
     pub fn set(area: &Path) -> Result<Self> {
         let area = Dir::open(area)?;
+        let start = Instant::now();
+        while let Err(errno) = flock(&area, FlockOperation::NonBlockingLockExclusive) {
+            match errno {
+                // One that was killed may still be giving it back.
+                Errno::WOULDBLOCK if start.elapsed() < PATIENCE => thread::sleep(PAUSE),
+                Errno::WOULDBLOCK => return Err(area.error("lock", b"", Cause::Os(Errno::BUSY))),
+                Errno::INTR => {}
+                // Not every file system knows locks of directories.
+                _ => break,
+            }
+        }
         let earlier = is_exposed(&area)?;
         if !earlier {
             write(&area)?;

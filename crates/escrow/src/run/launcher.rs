@@ -292,7 +292,10 @@ fn mark(spec: &RunSpec) -> StepResult<Vec<Option<ExposureMark>>> {
                 Cause::Os(errno) => errno,
                 _ => Errno::IO,
             };
-            let what = "note that commands can reach the files of";
+            let what = match errno {
+                Errno::BUSY => "show the sandbox, in which a command of another home runs, of",
+                _ => "note that commands can reach the files of",
+            };
             at(format!("{what} '{}'", shown.at))(errno)
         })
     });
