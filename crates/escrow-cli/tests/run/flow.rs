@@ -323,6 +323,60 @@ fn what_a_running_command_has_is_released_again_and_again() {
     }
 }
 
+/// What a running command deletes and moves in directories that were released meanwhile is deleted and moved: for it, for the
+/// next command, in the diff and in the original. What another process adds there stays.
+// rule C15
+#[test]
+fn what_was_released_from_a_running_command_can_be_deleted_and_moved() {
+    as_user_too();
+    for strategy in ["overlay", "filesystem_copy", "git_worktree"] {
+        let (world, cli) = world();
+        let app = world.at("app");
+        if strategy == "git_worktree" {
+            let init =
+                "git init -q . && git config user.name U && git config user.email u@example.org";
+            sh(
+                &app,
+                &format!("{init} && git add . && git commit -qm first"),
+            );
+        }
+        cli.plan("try", ".", strategy);
+        cli.ok(in_try("mkdir -p new/before; echo 0 > new/before/a"));
+        cli.ok("checkpoint create try");
+        let make = "mkdir -p new/deep gone; echo a > new/x; echo b > new/deep/y; echo c > gone/c; echo m > new/m; echo d > new/before/d; touch ready";
+        let change = "rm new/x gone/c; rm -r new/deep new/before/d; rmdir gone; mv new/m new/z; mkdir new/late; echo e > new/late/e";
+        let script = format!("{make}; until [ -e go ]; do sleep 0.02; done; {change}; rm go");
+        let server = Running::start(cli.command(in_try(&script)));
+        while !cli.ok("diff try --name-only").contains("ready") {
+            thread::sleep(Duration::from_millis(20));
+        }
+        cli.ok("commit try --live");
+        assert_eq!(read(app.join("new/deep/y")), "b\n", "{strategy}");
+        fs::write(app.join("new/theirs"), "t\n").expect("it can be written");
+        put(&cli, "try app go", "");
+        assert_eq!(server.end().status, 0, "{strategy}");
+        let found = "find new gone -type f ! -name theirs";
+        let left = "new/before/a\nnew/late/e\nnew/z\n";
+        let seen = cli.ok(in_try(&format!("{found} | sort")));
+        assert_eq!(seen, left, "{strategy}");
+        let told = cli.ok("diff try --name-status");
+        has(
+            &told,
+            ["D\tnew/x", "D\tnew/deep/y", "D\tgone", "D\tnew/before/d"],
+        );
+        lacks(&told, ["theirs"]);
+        cli.ok("commit try");
+        for gone in ["new/x", "new/deep", "new/m", "new/before/d", "gone"] {
+            assert!(!app.join(gone).exists(), "{strategy}: {gone}");
+        }
+        for there in ["new/theirs", "new/z", "new/late/e", "new/before/a"] {
+            assert!(app.join(there).exists(), "{strategy}: {there}");
+        }
+        cli.ok("undo try");
+        assert_eq!(read(app.join("new/deep/y")), "b\n", "{strategy}");
+    }
+}
+
 #[test]
 fn a_plan_gets_another_name_and_a_directory_sees_its_own_plans() {
     let (world, cli) = world();

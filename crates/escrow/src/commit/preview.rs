@@ -183,7 +183,7 @@ impl<'a> Previewed<'a> {
         for ((_, _, preview), chosen) in self.members.iter_mut().zip(&chosen) {
             self.left.push(preview.choose(chosen, self.terms.strict));
             if part {
-                preview.keep_sandbox();
+                preview.keep_sandbox(false);
             }
         }
         Ok(self)
@@ -202,7 +202,7 @@ impl<'a> Previewed<'a> {
                     cause: Box::new(unsupported(name, "be released with --live", why).into()),
                 });
             }
-            preview.keep_sandbox();
+            preview.keep_sandbox(true);
         }
         self.open = true;
         Ok(self)

@@ -660,6 +660,7 @@ mod tests {
             notes: vec![note.clone()],
             bytes: 3,
             part: true,
+            live: false,
             merged: vec![path.clone()],
         });
         let intent = Intent(serde_json::json!({"area": "x"}));

@@ -41,6 +41,9 @@ pub struct Preview {
     pub bytes: u64,
     /// Only a part of what the sandbox changed is in the diff; the rest stays there.
     pub part: bool,
+    /// Commands that see the sandbox go on while it is released.
+    #[serde(skip)]
+    pub live: bool,
     /// What both sides changed, and is released as both made it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<ResourcePath>,
@@ -128,8 +131,8 @@ impl Preview {
 
     /// The sandbox stays, and goes on from what is released. Then what both sides changed is not merged: what the sandbox has
     /// would take back what the original brought.
-    pub(crate) fn keep_sandbox(&mut self) {
-        self.part = true;
+    pub(crate) fn keep_sandbox(&mut self, live: bool) {
+        (self.part, self.live) = (true, live);
         for path in std::mem::take(&mut self.merged) {
             let what =
                 "changed there and here; what stays in a sandbox is released without merging";

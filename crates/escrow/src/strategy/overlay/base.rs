@@ -9,16 +9,17 @@ use std::collections::HashSet;
 use rustix::io::Errno;
 
 use super::super::error::{Result, StrategyError};
-use super::super::tree;
 use super::super::tree_commit::{BaseText, EntryAt, OriginalBase, Releases};
-use super::layers::{self, LayerDirMetadata};
+use super::super::{tree, unsupported};
+use super::layers::{self, LayerDirMetadata, OPAQUE};
 use super::stack::{self, LayerStack};
+use super::{NAME, OpenLayers};
 use crate::fs::copy::{clock, settle};
 use crate::fs::dir::DirEntry;
 use crate::fs::walk::{Shared, walk};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, EntryHandle, Meta, Stamp};
-use crate::model::{Change, Conflict, EntryInfo, EntryKind, ResourcePath};
+use crate::model::{Change, Conflict, ResourcePath};
 
 const STAMP: &[u8] = b"user.overlay.escrow-stamp";
 const DERIVED: &[u8] = b"user.overlay.escrow-derived";
@@ -70,10 +71,11 @@ pub(super) fn is_derived(attributes: &Xattrs) -> bool {
 }
 
 /// Marks the directories that a part adds to the original, before it has them.
-pub(super) fn mark_made(upper: &LayerStack, changes: &[Change]) -> Result<()> {
-    let is_dir = |new: &EntryInfo| new.kind == EntryKind::Directory;
-    let added = changes.iter().filter(|one| one.old.is_none());
-    for change in added.filter(|one| one.new.as_ref().is_some_and(is_dir)) {
+pub(super) fn mark_made<'a>(
+    upper: &LayerStack,
+    added: impl Iterator<Item = &'a Change>,
+) -> Result<()> {
+    for change in added {
         for dir in upper.all(&change.path)? {
             match xattr::set(&EntryHandle::of(&dir), MADE, b"y") {
                 // Of one that may not be written no mark is made; an undo then leaves a conflict that is none.
@@ -83,6 +85,46 @@ pub(super) fn mark_made(upper: &LayerStack, changes: &[Change]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes the directories opaque that a part adds to the original while commands see them. For their mount nothing lies below
+/// such a directory, so what they delete in it leaves no whiteout: without the mark it would be back with the next mount.
+pub(super) fn hide_below<'a>(
+    open: &OpenLayers,
+    added: impl Iterator<Item = &'a Change>,
+) -> Result<()> {
+    for change in added {
+        // The lowest that shows; what lies below an opaque one does not.
+        let mut lowest = None;
+        for (number, dir) in open.upper.holders(&change.path)? {
+            let opaque = layers::is_opaque(&dir)?;
+            lowest = (!opaque).then_some((number, dir));
+            if opaque {
+                break;
+            }
+        }
+        let Some((number, dir)) = lowest else {
+            continue;
+        };
+        let layer = &open.now.layers[number];
+        if layer.area.is_some() || open.now.shared.contains(&layer.number) {
+            let why = format!(
+                "the directory '{}' lies in a layer that another plan shares; commit when no command runs",
+                change.path
+            );
+            return Err(unsupported(NAME, "be released with --live", &why));
+        }
+        xattr::set(&EntryHandle::of(&dir), OPAQUE.as_bytes(), b"y")
+            .map_err(|errno| dir.error("mark as opaque", b"", Cause::Os(errno)))?;
+    }
+    Ok(())
+}
+
+/// Whether a directory was hidden so: what the original has there and was not released came from another process.
+pub(super) fn hides_released(dir: &Dir) -> Result<bool> {
+    let made = xattr::get(&EntryHandle::of(dir), MADE)
+        .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
+    Ok(made.is_some() && layers::is_opaque(dir)?)
 }
 
 /// A layer as the measure of its original.

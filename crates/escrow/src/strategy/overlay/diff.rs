@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
+use super::base;
 use super::layers::{self, LayerDirMetadata, LayerMark};
 use super::stack::{LayerStack, StackedDir};
 use crate::fs::dir::DirEntry;
@@ -25,6 +26,8 @@ struct PendingDir {
     lower: bool,
     /// It does not show through.
     opaque: bool,
+    /// Because it was released while a command saw it: only what was released is deleted from it.
+    released: bool,
 }
 
 /// What a walk over the upper layer found.
@@ -63,6 +66,7 @@ pub(super) fn look(upper: &LayerStack, lower: &Dir, released: &Released) -> Resu
         numbers: root.numbers,
         lower: true,
         opaque: false,
+        released: false,
     };
     descend(start, |path, beside| {
         let mut found = OverlayScan::default();
@@ -122,8 +126,9 @@ fn directory(
                 .binary_search_by(|(_, upper)| upper.name.cmp(&entry.name))
                 .is_ok()
         };
+        let theirs = |entry: &DirEntry| beside.released && !released.has(&here.join(&entry.name));
         for entry in dir.entries()?.into_iter().filter(|entry| !known(entry)) {
-            if !layers::is_hidden(dir, &entry.name, &entry.meta)? {
+            if !theirs(&entry) && !layers::is_hidden(dir, &entry.name, &entry.meta)? {
                 deleted(dir, here, &entry.name, &entry.meta, found)?;
             }
         }
@@ -174,10 +179,14 @@ fn directory(
             _ => found.push(Change::added(path, dir_at.facts(&name, &meta)?)),
         }
         if let Some((numbers, hides)) = below {
+            let lowest = inside.as_ref().and_then(|level| level.dirs.last());
+            let lowest = lowest.filter(|_| hides && released.has(&here.join(&name)));
+            let hidden_so = lowest.map(base::hides_released).transpose()?;
             let beside = PendingDir {
                 numbers,
                 lower: hidden.is_some_and(|old| old.is_dir()),
                 opaque: beside.opaque || hides,
+                released: beside.released || hidden_so == Some(true),
             };
             next.push((name, beside));
         }

@@ -48,7 +48,7 @@ use crate::fs::{Dir, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
-use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, DiffView, EntryInfo, EntryKind, ResourcePath, SandboxRef};
 use checkpoints::StackSwitch;
 use layers::LayerEntry;
 use onto::TreeBase;
@@ -443,7 +443,14 @@ impl Sandbox for TreeSession<Overlay> {
             base: if onto.is_some() { &contents } else { &base },
         };
         if request.preview.part {
-            base::mark_made(upper, &found.preview.diff.changes)?;
+            let changes = &found.preview.diff.changes;
+            let is_dir = |one: &EntryInfo| one.kind == EntryKind::Directory;
+            let added = |one: &&Change| one.old.is_none() && one.new.as_ref().is_some_and(is_dir);
+            let added = || changes.iter().filter(added);
+            if request.preview.live {
+                base::hide_below(&open, added())?;
+            }
+            base::mark_made(upper, added())?;
         }
         let of = base::identity(upper.top())?;
         let staged = StageRequest::new(request, &found, area, of);

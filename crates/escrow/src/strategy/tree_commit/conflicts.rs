@@ -192,6 +192,7 @@ pub(in crate::strategy) fn look(
             notes,
             bytes,
             part: false,
+            live: false,
             merged: merged.keys().cloned().collect(),
         },
         seen,
