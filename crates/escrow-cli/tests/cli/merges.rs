@@ -188,3 +188,30 @@ fn a_fork_has_what_its_changes_began_from() {
         assert_eq!(read(&f), "one\n2\n3\n4\nV\n", "{strategy}");
     }
 }
+
+/// A file that a restore, or a fork at a checkpoint, gave back is merged only from the version that it was changed from since.
+// rule C15
+#[test]
+fn what_was_given_back_is_not_merged_from_an_earlier_version() {
+    for forked in [false, true] {
+        let (world, cli) = world();
+        let f = world.at("app/f");
+        let first = "1\n2\n3\n4\n5\n";
+        write(&f, first);
+        cli.plan("try", "./app", "overlay");
+        cli.ok("checkpoint create try -m c0");
+        put(&cli, "try app f", "1\n2\n3\n4\nfive\n");
+        write(&f, "one\n2\n3\n4\n5\n");
+        let (line, plan) = match forked {
+            true => ("plan fork try second --at c0", "second"),
+            false => ("restore try c0", "try"),
+        };
+        cli.ok(line);
+        let text = cli.ok(format!("read {plan} app f"));
+        put(&cli, &format!("{plan} app f"), text.replace('3', "three"));
+        // What was changed there is taken back there: it stays so.
+        write(&f, first);
+        failed(&cli, &format!("commit {plan} --on-conflict merge"), 4);
+        assert_eq!(read(&f), first, "{line}");
+    }
+}

@@ -211,7 +211,8 @@ impl<K: CopyKind> Copying<K> {
         let area = empty_area(place)?;
         let report = with(sandbox, &[], |copied, open| {
             let snapshot = checkpoints::open(copied, &open.area, snapshot)?;
-            tree_commit::hand_on_bases(&open.area, &area)?;
+            // What a copy began from never changes.
+            tree_commit::hand_on_bases(&open.area, &area, || Ok(None))?;
             make_new(&area, |tree| {
                 fork::fork(copied, &snapshot, tree, request.observer)
             })

@@ -133,6 +133,7 @@ pub(super) struct LayerBase<'a> {
     upper: &'a LayerStack,
     lower: &'a Dir,
     stamp: Stamp,
+    version: String,
     /// Size and time of the files that the layer deletes: one that is moved leaves such a trace.
     gone: &'a HashSet<(u64, Stamp)>,
     releases: Releases<'a>,
@@ -145,8 +146,8 @@ impl<'a> LayerBase<'a> {
         gone: &'a HashSet<(u64, Stamp)>,
         releases: Releases<'a>,
     ) -> Result<Self> {
-        let text = read_stamp(upper.top())?;
-        let stamp = text.and_then(|text| serde_json::from_slice(&text).ok());
+        let version = identity(upper.top())?;
+        let stamp: Option<Stamp> = serde_json::from_str(&version).ok();
         Ok(Self {
             area,
             upper,
@@ -154,6 +155,7 @@ impl<'a> LayerBase<'a> {
             stamp: stamp.ok_or_else(|| StrategyError::Damaged {
                 what: "its layer does not say when it was made".to_owned(),
             })?,
+            version,
             gone,
             releases,
         })
@@ -256,8 +258,7 @@ impl OriginalBase for LayerBase<'_> {
     }
 
     fn base_text(&self, _path: &ResourcePath) -> BaseText<'_> {
-        let Stamp { sec, nsec } = self.stamp;
-        BaseText::Kept(self.area, format!("{sec}.{nsec}").into_bytes())
+        BaseText::Kept(self.area, self.version.clone().into_bytes())
     }
 
     fn everything_moved(&self, carved: &[ResourcePath]) -> Result<Vec<Conflict>> {

@@ -24,7 +24,7 @@ use crate::model::text::Location;
 use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
 use crate::strategy::live_restore::{self, PathVersion};
 use crate::strategy::snapshot_diff;
-use crate::strategy::tree_commit::{Released, hand_on_bases};
+use crate::strategy::tree_commit::{Released, forget_bases, hand_on_bases};
 
 /// A stack of more layers is flattened: a kernel mounts 500, and forks and restores lay one more over a snapshot.
 const MOST: usize = 400;
@@ -62,6 +62,8 @@ impl RestoreSwitch for StackSwitch {
     /// Through the mount that a command uses while it is inside.
     fn go(self, back: bool) -> Result<()> {
         let to = if back { self.before } else { self.after };
+        // Before anything changes: after a crash none may be left that does not belong to the layers.
+        forget_bases(&area_of(&self.switch)?)?;
         match &self.live {
             Some(live) if live.process.is_alive()? => {
                 let through = tree::view(live)?;
@@ -284,9 +286,15 @@ pub(super) fn fork(
     now.write(&open.area)?;
     let area = Dir::open(place)?;
     clear(&area, &[super::WORK, STAGE])?;
-    lay_over(&area, &LayerStack::open(&layers, &open.area)?, 0)?;
+    let below = LayerStack::open(&layers, &open.area)?;
+    lay_over(&area, &below, 0)?;
     exposure::inherit(&open.area, &area)?;
-    hand_on_bases(&open.area, &area)?;
+    hand_on_bases(&open.area, &area, || {
+        // What the snapshot did not change may be changed from a later version of the original.
+        let looked = diff::look(&below, &open.lower, &Released::default())?;
+        let version = base::identity(below.top())?.into_bytes();
+        Ok(Some((version, looked.changes)))
+    })?;
     for layer in &mut layers {
         layer
             .area

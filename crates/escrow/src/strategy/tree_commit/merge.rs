@@ -15,7 +15,7 @@ use similar::{MergeResolution, TextMerge};
 
 use super::OriginalBase;
 use crate::fs::atomic_file::AtomicFile;
-use crate::fs::{Dir, Fingerprint, Meta};
+use crate::fs::{Dir, Fingerprint, Meta, remove};
 use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
 use crate::strategy::error::Result;
 
@@ -85,19 +85,35 @@ pub(in crate::strategy) fn keep_bases(
     Ok(())
 }
 
-/// Gives a fork the versions that the sandbox it began from has.
-pub(in crate::strategy) fn hand_on_bases(from: &Dir, to: &Dir) -> Result<()> {
+/// Gives a fork the versions that the sandbox it began from has: all, or those from which these changes began.
+pub(in crate::strategy) fn hand_on_bases(
+    from: &Dir,
+    to: &Dir,
+    of: impl FnOnce() -> Result<Option<(Vec<u8>, Vec<Change>)>>,
+) -> Result<()> {
     if from.stat(BASES)?.is_none() {
         return Ok(());
     }
     let (from, to) = (from.subdir(BASES)?, open_room(to)?);
-    for name in from.names()? {
+    let names = match of()? {
+        Some((version, changes)) => {
+            let names = changes.iter().map(|one| name(&version, &one.path));
+            names.map(Into::into).collect()
+        }
+        None => from.names()?,
+    };
+    for name in names {
         match to.link_to(&name, &from, &name) {
-            Err(error) if error.is(Errno::EXIST) => {}
-            linked => linked?,
+            // The fork does without one that cannot be had.
+            Ok(()) | Err(_) => {}
         }
     }
     Ok(())
+}
+
+/// Forgets the versions. Over the live original a file that is as before again may be changed from another one later.
+pub(in crate::strategy) fn forget_bases(area: &Dir) -> Result<()> {
+    Ok(remove::remove(area, BASES)?)
 }
 
 fn open_room(area: &Dir) -> Result<Dir> {

@@ -55,7 +55,7 @@ pub(super) use apply::{apply, apply_and};
 pub(super) use conflicts::{EntryAt, OriginalBase, Releases, introduced, look};
 pub(super) use finish::finish;
 pub(super) use found::{LastPreview, StageRequest, TreePreview};
-pub(super) use merge::{BaseText, hand_on_bases, keep_bases};
+pub(super) use merge::{BaseText, forget_bases, hand_on_bases, keep_bases};
 pub(super) use released::Released;
 pub(super) use stage::{StageSource, prepare};
 pub(super) use undo::{check, undo};
