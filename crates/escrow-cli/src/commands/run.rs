@@ -416,7 +416,7 @@ impl RunSession<'_> {
         let (context, ui, plan) = (self.context, self.ui, self.plan);
         let options = self.options;
         // Who may run a command need not be permitted to see what it did, and did not ask for it.
-        let seen = match context.manager.quick_diff(plan) {
+        let seen = match context.manager.diff_after_run(plan) {
             Err(error @ Error::Denied { .. }) => {
                 ui.say(&format!("cannot show the changes: {error}"));
                 None

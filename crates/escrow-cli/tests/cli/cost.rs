@@ -342,3 +342,22 @@ fn a_git_checkout_of_a_hundred_times_the_files_costs_the_same() {
     let (small, large) = (checkout_creation(100), checkout_creation(10_000));
     assert_same_cost("creating a sandbox of a checkout", small, large);
 }
+
+/// The end of a command looks at a copy once: for its summary, and for what a merge would begin from.
+#[test]
+fn the_end_of_a_command_looks_at_a_copy_once() {
+    let cost = |files: usize| {
+        let world = World::under(Path::new("/var/tmp"));
+        original(&world, "app", files);
+        let escrow = cli(&world);
+        escrow.plan("p", "./app", "filesystem_copy");
+        let line = |line| working(&escrow.trace(line));
+        (line("run --plan p -- true"), line("diff p"))
+    };
+    let (few, many) = (cost(200), cost(1200));
+    let (run, diff) = (many.0 - few.0, many.1 - few.1);
+    assert!(
+        run < diff * 3 / 2,
+        "{run} calls for a run, {diff} for a diff"
+    );
+}

@@ -215,3 +215,41 @@ fn what_was_given_back_is_not_merged_from_an_earlier_version() {
         assert_eq!(read(&f), first, "{line}");
     }
 }
+
+/// What is kept of a sandbox for merges has an end.
+#[test]
+fn no_more_is_kept_to_merge_from_than_fits() {
+    let (world, cli) = world();
+    let line = format!("{}\n", "x".repeat(1022));
+    for number in 0..70 {
+        write(
+            world.at("app").join(format!("f{number}")),
+            line.repeat(1000),
+        );
+    }
+    cli.plan("try", "./app", "overlay");
+    cli.ok([
+        "run",
+        "--plan",
+        "try",
+        "--",
+        "sh",
+        "-c",
+        "for f in app/f*; do echo y >> $f; done",
+    ]);
+    let kept = du(&world, "bases");
+    assert!(kept > 32 << 20 && kept <= (64 << 20) + 70 * 32, "{kept}");
+}
+
+/// Bytes in the files of all directories of this name in the state.
+fn du(world: &World, name: &str) -> u64 {
+    let mut find = Command::new("find");
+    find.arg(world.path());
+    find.args(["-path", &format!("*/{name}/*"), "-printf", "%s\n"]);
+    let found = find.output().expect("there is a find").stdout;
+    let found = String::from_utf8(found).expect("numbers");
+    found
+        .lines()
+        .map(|size| size.parse::<u64>().expect("a number"))
+        .sum()
+}

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use super::audit::OperationSubject;
 use super::{Manager, SandboxView};
@@ -199,27 +200,11 @@ impl Manager {
             let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
             let change = sandbox.write(path, &mut content)?;
             // What is written stands: that a merge has nothing to begin from later is said then.
-            if let Err(error) = sandbox.keep_bases(Some(&change)) {
+            if let Err(error) = sandbox.keep_bases(slice::from_ref(&change)) {
                 self.notice_no_bases(&error.into());
             }
             Ok(change)
         })
-    }
-
-    /// Keeps what a merge would begin from. That it cannot be kept is no failure of the command.
-    pub(super) fn keep_bases(&self, plan: &Plan) {
-        let keep = || {
-            let _lock = self.begin_call(plan, true)?;
-            for view in self.live_sandboxes(plan)? {
-                self.open_sandbox(&view, Session::Shared)?
-                    .keep_bases(None)?;
-            }
-            Ok(())
-        };
-        match keep() {
-            Ok(()) | Err(Error::PlanOver { .. }) => {}
-            Err(error) => self.notice_no_bases(&error),
-        }
     }
 
     fn notice_no_bases(&self, error: &Error) {
@@ -335,15 +320,20 @@ impl Manager {
 
     /// What every sandbox of the plan changed, or that of one resource.
     pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
-        self.denied(Action::Diff, Some(plan), self.compare(plan, only))
+        self.denied(Action::Diff, Some(plan), self.compare(plan, only, false))
     }
 
     /// The same as a courtesy, which the user did not ask for: where it is denied, nothing is logged.
     pub fn quick_diff(&self, plan: &Plan) -> Result<PlanDiff> {
-        self.compare(plan, None)
+        self.compare(plan, None, false)
     }
 
-    fn compare(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
+    /// The same after a command: what a merge would begin from is kept with it. That it cannot be kept is no failure of the command.
+    pub fn diff_after_run(&self, plan: &Plan) -> Result<PlanDiff> {
+        self.compare(plan, None, true)
+    }
+
+    fn compare(&self, plan: &Plan, only: Option<&Resource>, keep: bool) -> Result<PlanDiff> {
         match only {
             Some(resource) => self.authorize_resource(Action::Diff, plan, resource)?,
             None => self.authorize_plan(Action::Diff, plan)?,
@@ -363,6 +353,9 @@ impl Manager {
         for view in views.clone() {
             let sandbox = self.open_sandbox(&view, Session::Shared)?;
             let mut diff = sandbox.diff(None, None)?;
+            if keep && let Err(error) = sandbox.keep_bases(&diff.changes) {
+                self.notice_no_bases(&error.into());
+            }
             diff.changes.retain(|change| change.path.lies_in(&prefix));
             self.authorize_changes(Action::Diff, &view, &diff)?;
             diffs.push(ResourceDiff { view, diff });

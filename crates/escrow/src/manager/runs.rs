@@ -88,7 +88,8 @@ impl<'a> RunRequest<'a> {
 }
 
 impl Manager {
-    /// Runs a command inside the sandboxes of a plan, together with those that are there already.
+    /// Runs a command inside the sandboxes of a plan, together with those that are there already. [`Manager::diff_after_run`] shows
+    /// what it did.
     pub fn run(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<RunOutcome> {
         self.permit_plan(Action::Run, plan)?;
         if !request.writable.is_empty() {
@@ -124,7 +125,6 @@ impl Manager {
             if last {
                 self.notice_open(&spec)?;
             }
-            self.keep_bases(plan);
             let ended = ended?;
             if last && ended.exit.status() != 0 {
                 self.checkpoint_failed(plan);

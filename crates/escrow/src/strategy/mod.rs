@@ -559,11 +559,11 @@ pub trait Sandbox: Send {
     /// and so has the same change in a sandbox of any other strategy.
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests>;
 
-    /// Keeps the versions of the original from which text files of the sandbox began, so that a commit can merge what both
-    /// sides changed: of the file that was just written, or of all. What the original has no longer is not kept.
+    /// Keeps the versions of the original from which these changes of the sandbox began, so that a commit can merge text files
+    /// that both sides changed. What the original has no longer is not kept.
     ///
     /// *Guarantees:* original and sandbox are untouched. *After a crash:* nothing half kept counts. *Idempotent:* yes.
-    fn keep_bases(&self, _only: Option<&Change>) -> Result<()> {
+    fn keep_bases(&self, _changes: &[Change]) -> Result<()> {
         Ok(())
     }
 

@@ -397,18 +397,14 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
         tree_digest::sandbox(tree, |attributes| attributes, changes, &self.found.merged())
     }
 
-    fn keep_bases(&self, only: Option<&Change>) -> Result<()> {
+    fn keep_bases(&self, changes: &[Change]) -> Result<()> {
         with(&self.reference, &self.parts, |copied, open| {
             let base = CopyBase {
                 area: &open.area,
                 copied,
                 moved: &self.moves(copied.original)?,
             };
-            let changes = match only {
-                Some(only) => vec![only.clone()],
-                None => tree::steady(|| copied.look())?.changes,
-            };
-            tree_commit::keep_bases(copied.original, &changes, &base)
+            tree_commit::keep_bases(copied.original, changes, &base)
         })
     }
 

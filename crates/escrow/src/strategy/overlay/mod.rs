@@ -363,7 +363,7 @@ impl Sandbox for TreeSession<Overlay> {
         tree_digest::sandbox(upper, layers::visible, changes, &self.found.merged())
     }
 
-    fn keep_bases(&self, only: Option<&Change>) -> Result<()> {
+    fn keep_bases(&self, changes: &[Change]) -> Result<()> {
         let open = open(&self.reference)?;
         if open.onto.is_some() {
             return Ok(());
@@ -376,11 +376,7 @@ impl Sandbox for TreeSession<Overlay> {
             moved: &moves,
         };
         let base = base::LayerBase::open((&open.area, upper), lower, &gone, releases)?;
-        let changes = match only {
-            Some(only) => vec![only.clone()],
-            None => self.diff(None, None)?.changes,
-        };
-        tree_commit::keep_bases(lower, &changes, &base)
+        tree_commit::keep_bases(lower, changes, &base)
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {

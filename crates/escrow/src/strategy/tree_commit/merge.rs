@@ -24,8 +24,9 @@ const BASES: &[u8] = b"bases";
 const LARGEST: u64 = 1 << 20;
 /// Files of more lines are not merged: comparing them could take long.
 const MOST_LINES: usize = 20_000;
-/// So many versions are kept at a time.
-const MOST_KEPT: usize = 10_000;
+/// So many bytes are kept for a sandbox, each version counted as a block at least.
+const MOST_KEPT: u64 = 64 << 20;
+const BLOCK: u64 = 4096;
 
 /// Where the version of the original is from which a change of the sandbox began.
 pub(in crate::strategy) enum BaseText<'a> {
@@ -52,16 +53,24 @@ pub(in crate::strategy) fn keep_bases(
             && is_file(change.new.as_ref())
     });
     let mut room = None;
-    for change in mergeable.take(MOST_KEPT) {
+    for change in mergeable {
         let BaseText::Kept(area, version) = began_from(&change.path, base) else {
             continue;
         };
         let name = name(&version, &change.path);
-        let room = match &mut room {
+        let (room, used) = match &mut room {
             Some(room) => room,
-            none => none.insert(open_room(area)?),
+            none => {
+                let found = open_room(area)?;
+                let used = found
+                    .entries()?
+                    .iter()
+                    .fold(0, |used, one| used + one.meta.size.max(BLOCK));
+                none.insert((found, used))
+            }
         };
-        if room.stat(&name)?.is_some() {
+        let size = change.old.as_ref().map_or(0, |old| old.size).max(BLOCK);
+        if *used + size > MOST_KEPT || room.stat(&name)?.is_some() {
             continue;
         }
         let Some(text) = current_text(original, &change.path, base)? else {
@@ -81,6 +90,7 @@ pub(in crate::strategy) fn keep_bases(
             },
             |_| Ok(()),
         )?;
+        *used += size;
     }
     Ok(())
 }
