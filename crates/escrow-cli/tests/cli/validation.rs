@@ -72,6 +72,24 @@ fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
     cli.ok("log --verify");
 }
 
+/// What was validated is what is released: a text that is only merged by the commit is refused, with the reason.
+// rules C5, C15
+#[test]
+fn a_text_that_was_not_validated_is_not_merged() {
+    let (world, cli) = configured("validate: [['true']]\n", "overlay");
+    let f = world.at("app/f");
+    put(&cli, "try app f", "1\n2\n3\n4\nfive\n");
+    cli.ok("commit try");
+    cli.plan("try2", ".", "overlay");
+    put(&cli, "try2 app f", "1\n2\n3\n4\n5\n");
+    write(&f, "one\n2\n3\n4\nfive\n");
+    let told = cli.run("--json commit try2 --on-conflict merge");
+    assert_eq!(told.status, 4, "{}", told.stdout_text());
+    has(&told.stdout_text(), ["without having been validated"]);
+    assert_eq!(read(&f), "one\n2\n3\n4\nfive\n");
+    cli.ok("commit try2 --on-conflict ours");
+}
+
 fn policy() -> String {
     let agents = "allow [read, write, diff, run, checkpoint, restore, create] agent* *";
     enforce(

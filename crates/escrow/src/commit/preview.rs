@@ -189,6 +189,14 @@ impl<'a> Previewed<'a> {
         Ok(self)
     }
 
+    /// Merges nothing.
+    pub(crate) fn refuse_merged(mut self, what: &str) -> Self {
+        for (_, _, preview) in &mut self.members {
+            preview.refuse_merged(what);
+        }
+        self
+    }
+
     /// Takes everything as a part, after which the sandboxes are worked in further.
     pub(crate) fn keep_open(mut self) -> Result<Self> {
         for (member, _, preview) in &mut self.members {

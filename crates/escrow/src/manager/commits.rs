@@ -190,7 +190,14 @@ impl Manager {
         let engine = self.engine_of(plan, observer)?;
         let members = self.members(&engine, views.to_vec())?;
         let batch = Batch::new(engine, plan.clone(), members);
-        batch.preview(terms, session)?.select(selection)
+        let mut previewed = batch.preview(terms, session)?;
+        if terms.merge && !self.validations(plan)?.is_empty() {
+            previewed = previewed.refuse_merged(
+                "changed there and here; a merged text would be released without having been validated: make the change inside \
+                 again, or choose a side with `--on-conflict ours` or `theirs`",
+            );
+        }
+        previewed.select(selection)
     }
 
     /// Refuses to release what the policy protects, however it came into the sandbox.

@@ -133,9 +133,14 @@ impl Preview {
     /// would take back what the original brought.
     pub(crate) fn keep_sandbox(&mut self, live: bool) {
         (self.part, self.live) = (true, live);
+        self.refuse_merged(
+            "changed there and here; what stays in a sandbox is released without merging",
+        );
+    }
+
+    /// What would be merged is a conflict instead.
+    pub(crate) fn refuse_merged(&mut self, what: &str) {
         for path in std::mem::take(&mut self.merged) {
-            let what =
-                "changed there and here; what stays in a sandbox is released without merging";
             self.conflicts.push(Conflict::of(path, what));
         }
     }
