@@ -1,8 +1,8 @@
 //! `escrow cleanup`: removes what a plan has on disk.
 
 use clap::Args;
-use escrow::Plan;
 use escrow::model::Detail;
+use escrow::{Error, Plan};
 use serde_json::{Value, json};
 
 use super::show;
@@ -26,7 +26,7 @@ pub(crate) struct CleanupArgs {
 impl CleanupArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref(), ui)?;
-        let unreleased = unreleased(context, &plan);
+        let unreleased = unreleased(context, &plan, ui);
         for one in &unreleased {
             ui.say(&format!(
                 "not released, and removed with the sandbox: {one}"
@@ -64,10 +64,21 @@ impl CleanupArgs {
 }
 
 /// What the sandboxes hold that was never released, a line for each. What cannot be looked at, or may not be, is removed
-/// all the same.
-fn unreleased(context: &Context, plan: &Plan) -> Vec<String> {
-    let found = context.manager.quick_diff(plan);
-    let found = found.map_or_else(|_| Vec::new(), |found| found.resources);
+/// all the same, and that is said.
+fn unreleased(context: &Context, plan: &Plan, ui: &Ui) -> Vec<String> {
+    let found = match context.manager.quick_diff(plan) {
+        Ok(found) => found.resources,
+        // Nothing is left in it.
+        Err(Error::PlanOver { .. }) => Vec::new(),
+        Err(error) => {
+            let why = Failure::from(error);
+            ui.notice(&format!(
+                "what the sandboxes hold could not be looked at: {}",
+                why.message()
+            ));
+            Vec::new()
+        }
+    };
     let mut lines = Vec::new();
     for one in found.iter().filter(|one| !one.diff.is_empty()) {
         let mut line = format!("{}: {}", one.view.resource.name, show::sum(&one.diff));

@@ -59,6 +59,20 @@ fn a_state_that_was_emptied_or_removed_is_damage() {
     cli.ok("commit try");
 }
 
+/// What is removed unseen is said to be.
+// rule S7
+#[test]
+fn a_cleanup_says_that_it_could_not_look() {
+    let (world, cli) = world();
+    open(&cli, "try");
+    write(area(&world, &cli, "try").join("now"), "");
+    let ended = cli.expect("cleanup try --yes", 0);
+    has(
+        &ended.stderr_text(),
+        ["could not be looked at: ", "which layers"],
+    );
+}
+
 #[test]
 fn an_older_state_put_back_is_damage() {
     let (world, cli) = world();
