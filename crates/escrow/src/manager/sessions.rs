@@ -98,6 +98,15 @@ fn signal(pid: u32, signal: Signal, meant: impl FnOnce() -> Result<bool>) -> Res
     }
 }
 
+/// The namespace of which a process is process 1, while it lives. Another process may have its number since it was noted, so that is
+/// asked after the namespace was read; and it is never our own.
+fn namespace_of(inside: &ProcessIdentity) -> Result<Option<(u64, u64)>> {
+    let found = process::pid_namespace(inside.pid);
+    let own = process::pid_namespace(std::process::id());
+    let alive = inside.is_alive()?;
+    Ok(found.filter(|_| alive && found != own))
+}
+
 fn live_name(plan: &Plan) -> Vec<u8> {
     format!("{}.live", plan.id).into_bytes()
 }
@@ -207,11 +216,11 @@ impl Manager {
             return Ok(false);
         };
         self.record("stop", Some(plan.id), &plan.name, || {
-            let asked = process::pid_namespace(inside.pid);
+            let asked = namespace_of(&inside)?;
             for pid in process::parents()?.into_keys() {
                 if pid != inside.pid && asked.is_some() && process::pid_namespace(pid) == asked {
                     signal(pid, Signal::TERM, || {
-                        Ok(process::pid_namespace(pid) == asked)
+                        Ok(namespace_of(&inside)? == asked && process::pid_namespace(pid) == asked)
                     })?;
                 }
             }
@@ -301,5 +310,47 @@ impl Manager {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the test starts a process of its own"
+)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A number that another process has by now leads to no namespace, nor does ours.
+    #[test]
+    fn only_a_living_process_1_leads_to_its_namespace() {
+        let mut script = Command::new("unshare");
+        script.args(["--pid", "--fork", "sh", "-c", "echo; read line"]);
+        let pipe = std::process::Stdio::piped;
+        let mut outer = script
+            .stdin(pipe())
+            .stdout(pipe())
+            .spawn()
+            .expect("it is root");
+        let mut said = [0];
+        let out = outer.stdout.as_mut().expect("it is piped");
+        std::io::Read::read_exact(out, &mut said).expect("it began");
+        let all = process::parents().expect("they can be listed");
+        let inner = all.iter().find(|(_, parent)| **parent == outer.id());
+        let inner = *inner.expect("it is there").0;
+        let living = ProcessIdentity::of(inner).expect("it can be read");
+        let living = living.expect("it lives");
+        let earlier = ProcessIdentity {
+            start: living.start - 1,
+            ..living.clone()
+        };
+        assert!(namespace_of(&living).expect("it can be read").is_some());
+        assert_eq!(namespace_of(&earlier).expect("it can be read"), None);
+        let me = ProcessIdentity::me().expect("it can be read");
+        assert_eq!(namespace_of(&me).expect("it can be read"), None);
+        drop(outer.stdin.take());
+        outer.wait().expect("it ends");
     }
 }
