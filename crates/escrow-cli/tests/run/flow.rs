@@ -340,6 +340,9 @@ fn what_was_released_from_a_running_command_can_be_deleted_and_moved() {
                 &format!("{init} && git add . && git commit -qm first"),
             );
         }
+        let auto = "sandbox: { checkpoint: { auto: [before_commit] } }\n";
+        fs::write(world.at("escrow.yaml"), auto).expect("it can be written");
+        cli.trust();
         cli.plan("try", ".", strategy);
         cli.ok(in_try("mkdir -p new/before; echo 0 > new/before/a"));
         cli.ok("checkpoint create try");
@@ -350,7 +353,8 @@ fn what_was_released_from_a_running_command_can_be_deleted_and_moved() {
         while !cli.ok("diff try --name-only").contains("ready") {
             thread::sleep(Duration::from_millis(20));
         }
-        cli.ok("commit try --live");
+        let told = cli.expect("commit try --live", 0).stderr_text();
+        has(&told, ["no checkpoint was taken before the commit"]);
         assert_eq!(read(app.join("new/deep/y")), "b\n", "{strategy}");
         fs::write(app.join("new/theirs"), "t\n").expect("it can be written");
         put(&cli, "try app go", "");

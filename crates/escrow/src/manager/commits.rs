@@ -289,8 +289,12 @@ impl Manager {
                 touched.all(&member.resource, &member.diff);
             }
             self.authorize_release(&preview, &views)?;
+            let settings = self.settings_of(plan)?.checkpoint;
+            let wanted = settings.keep > 0 && settings.auto.contains(&AutoCheckpoint::BeforeCommit);
             if paused.is_none() {
                 self.checkpoint_before(plan, AutoCheckpoint::BeforeCommit, "commit", observer)?;
+            } else if wanted {
+                self.notice("no checkpoint was taken before the commit, since a command runs inside: `escrow checkpoint` takes one".to_owned());
             }
             let prepared = previewed.prepare(request.message, request.expected)?;
             drop(paused);
