@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use escrow::Plan;
+use escrow::commit::CommitTerms;
 use escrow::diff::{self, PatchOptions};
 use escrow::error::Error;
 use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
@@ -261,6 +262,7 @@ impl RunOptions {
             },
             ..RunRequest::new(command, &context.directory)
         };
+        let began = jiff::Timestamp::now();
         let ended = match self.unconfined {
             true => context.manager.run_unconfined(&plan, &request),
             false => context.manager.run(&plan, &request),
@@ -292,6 +294,15 @@ impl RunOptions {
         });
         show_denied(&denied, ui);
         let done = session.end(status, &mut answer);
+        if ui.is_json() || self.report.is_some() {
+            answer["conflicts"] = conflicts(context, &plan);
+            let asked = match denied_questions(context, &plan, began) {
+                Ok(asked) => asked,
+                Err(failure) => return Err(failure.beside(answer)),
+            };
+            let hosts = denied.iter().map(|one| json!(one));
+            answer["denied"] = hosts.chain(asked).collect();
+        }
         match done {
             Ok(status) => Ok((status, answer)),
             Err(failure) => Err(failure.beside(answer)),
@@ -594,6 +605,44 @@ fn holds_changes(context: &Context, plan: &Plan) -> Result<Option<bool>, Failure
         Err(Error::Denied { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// What was denied to those inside, or about the plan, since the command began, beside connections.
+fn denied_questions(
+    context: &Context,
+    plan: &Plan,
+    since: jiff::Timestamp,
+) -> Result<Vec<Value>, Failure> {
+    let mut all = Vec::new();
+    context.manager.each_logged(Some(plan), |one| {
+        let operation = &one.operation;
+        let asked = operation.action != "connect" && operation.started_at >= since;
+        if asked && one.outcome == "denied" {
+            all.push(json!({
+                "action": operation.action,
+                "target": operation.target,
+                "principal": operation.principal,
+                "reason": one.reason,
+            }));
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Where a commit would contradict the originals; none where the plan is over, or the caller may not commit it.
+fn conflicts(context: &Context, plan: &Plan) -> Value {
+    let manager = &context.manager;
+    let may = manager.check_access(manager.principal(), "commit", "*");
+    let may = may.is_ok_and(|decision| decision.permitted);
+    let preview = may.then(|| manager.preview(plan, CommitTerms::default()).ok());
+    let preview = preview.flatten();
+    let members = preview.into_iter().flat_map(|preview| preview.members);
+    let all = members.flat_map(|member| {
+        let one = |conflict| show::conflict(&member.resource, conflict);
+        member.conflicts.iter().map(one).collect::<Vec<_>>()
+    });
+    all.collect()
 }
 
 /// Every change of a plan as JSON, each with its resource.

@@ -149,7 +149,7 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
     let answer: Value = serde_json::from_str(&ended.stdout_text()).expect("one document");
     assert_eq!(
         keys(&answer),
-        "changes conflicts exit_status outcome plan plan_id scratch"
+        "changes conflicts denied exit_status outcome plan plan_id scratch"
     );
     let change = &answer["changes"][0];
     let found = [&answer["plan"], &answer["exit_status"], &answer["outcome"]];
@@ -166,6 +166,15 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
         ["app", "b.txt", "added"]
     );
     assert_eq!(answer["scratch"][0]["path"], "cache");
+    assert_eq!(answer["denied"], value!([]));
+    let line = format!("--json run --new --rollback -e E={}", binary().display());
+    let ended = cli.run(inside(&line, "$E commit"));
+    let answer: Value = serde_json::from_str(&ended.stdout_text()).expect("one document");
+    let denied = &answer["denied"][0];
+    assert_eq!(
+        [&denied["target"], &denied["principal"]],
+        ["commit", "agent"]
+    );
     // The report is the same document, and the streams are left alone.
     let report = world.at("app/../report.json");
     let line = "run --new --commit --report ../report.json";
