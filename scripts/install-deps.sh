@@ -26,6 +26,8 @@ needs=(
     mount:mount
     losetup:mount
     patch:patch
+    make:make
+    tmux:tmux
     setcap:libcap2-bin
     newgidmap:uidmap
     python3:python3

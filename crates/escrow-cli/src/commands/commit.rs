@@ -81,7 +81,7 @@ pub(crate) struct CommitArgs {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum OnConflictArg {
+pub(super) enum OnConflictArg {
     /// Neither: nothing is committed
     Abort,
     /// The sandbox's; the original's is kept for undo
@@ -90,6 +90,20 @@ enum OnConflictArg {
     Theirs,
     /// Both, in text files of which they changed different lines; where that cannot be done nothing is committed
     Merge,
+}
+
+impl OnConflictArg {
+    pub(super) fn terms(self) -> CommitTerms {
+        CommitTerms {
+            on_conflict: match self {
+                Self::Abort | Self::Merge => OnConflict::Abort,
+                Self::Ours => OnConflict::Ours,
+                Self::Theirs => OnConflict::Theirs,
+            },
+            merge: matches!(self, Self::Merge),
+            ..CommitTerms::default()
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -104,14 +118,9 @@ impl CommitArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref(), ui)?;
         let terms = CommitTerms {
-            on_conflict: match self.on_conflict {
-                OnConflictArg::Abort | OnConflictArg::Merge => OnConflict::Abort,
-                OnConflictArg::Ours => OnConflict::Ours,
-                OnConflictArg::Theirs => OnConflict::Theirs,
-            },
-            merge: matches!(self.on_conflict, OnConflictArg::Merge),
             strict: matches!(self.base, BaseArg::Strict),
             allow_partial: self.allow_partial,
+            ..self.on_conflict.terms()
         };
         let selection = ReleaseSelection {
             only: patterns(&self.only)?,
@@ -270,7 +279,7 @@ fn member(one: &MemberPreview) -> Value {
 }
 
 /// What a person reads at a glance.
-fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, done: bool) {
+pub(super) fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, done: bool) {
     for one in &preview.members {
         let name = paint(Tone::Strong, &one.resource);
         let what = match (one.diff.is_empty(), done) {

@@ -83,6 +83,26 @@ pub(crate) struct DiffArgs {
 }
 
 impl DiffArgs {
+    /// The form for people, of a plan.
+    pub(super) fn of(plan: &str) -> Self {
+        Self {
+            words: vec![plan.into()],
+            resource: None,
+            stat: true,
+            all: false,
+            name_status: false,
+            name_only: false,
+            patch: false,
+            unified: diff::CONTEXT,
+            binary: false,
+            word_diff: false,
+            find_renames: false,
+            since: None,
+            until: None,
+            scratch: false,
+        }
+    }
+
     /// The same from inside.
     pub(super) fn asked(self, asker: &Asker<'_>) -> Result<Self, String> {
         let Self {

@@ -22,6 +22,7 @@ mod recover;
 mod reference;
 mod resource;
 mod restore;
+mod review;
 mod rollback;
 mod run;
 mod sandbox;
@@ -126,6 +127,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Checkpoint(checkpoint::CheckpointArgs),
     Restore(restore::RestoreArgs),
+    Review(review::ReviewArgs),
     Commit(commit::CommitArgs),
     Rollback(rollback::RollbackArgs),
     Undo(undo::UndoArgs),
@@ -248,6 +250,7 @@ fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failur
         Command::Diff(args) => args.run(context, ui),
         Command::Checkpoint(args) => args.run(context, ui),
         Command::Restore(args) => args.run(context, ui),
+        Command::Review(args) => args.run(context, ui),
         Command::Commit(args) => args.run(context, ui),
         Command::Rollback(args) => args.run(context, ui),
         Command::Undo(args) => args.run(context, ui),

@@ -14,6 +14,8 @@ pub struct ReleasePattern {
     resource: Option<String>,
     /// `None`: the whole resource.
     paths: Option<Box<PathGlob>>,
+    /// This path, instead.
+    exact: Option<ResourcePath>,
 }
 
 impl ReleasePattern {
@@ -34,7 +36,18 @@ impl ReleasePattern {
             typed: typed.to_owned(),
             resource,
             paths,
+            exact: None,
         })
+    }
+
+    /// One path of a resource, whatever is in its name, with everything below.
+    pub fn exact(resource: &str, path: &ResourcePath) -> Self {
+        Self {
+            typed: format!("{resource}:{path}"),
+            resource: Some(resource.to_owned()),
+            paths: None,
+            exact: Some(path.clone()),
+        }
     }
 
     /// What was typed.
@@ -46,6 +59,9 @@ impl ReleasePattern {
         if self.resource.as_deref().is_some_and(|one| one != resource) {
             return false;
         }
+        if let Some(exact) = &self.exact {
+            return path.lies_in(exact);
+        }
         let Some(paths) = &self.paths else {
             return true;
         };
@@ -54,6 +70,9 @@ impl ReleasePattern {
 
     /// Whether it covers a path whose first name is written out in it.
     fn names(&self, resource: &str, path: &ResourcePath) -> bool {
+        if self.exact.is_some() {
+            return self.covers(resource, path);
+        }
         let typed = self.typed.rsplit(':').next().unwrap_or_default();
         let first = typed.split('/').next().unwrap_or_default();
         path.parts().next() == Some(first.as_bytes()) && self.covers(resource, path)

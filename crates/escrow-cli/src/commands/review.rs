@@ -1,0 +1,381 @@
+//! `escrow review`: walks through a plan on a full screen, and releases exactly what was marked there.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clap::Args;
+use escrow::Plan;
+use escrow::commit::{CommitTerms, check_expected};
+use escrow::diff::{self, PatchOptions, VersionContents};
+use escrow::error::Error;
+use escrow::manager::{CommitRequest, PlanDiff};
+use escrow::model::text::harmless;
+use escrow::model::{Change, DiffView, EntryKind, Expected, PlanDigest};
+use escrow::policy::select::{ReleasePattern, ReleaseSelection};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, List, ListItem, ListState, Paragraph};
+
+use super::commit::{OnConflictArg, show_report};
+use super::diff::DiffArgs;
+use crate::context::{self, Context};
+use crate::error::Failure;
+use crate::ui::Ui;
+
+/// Walk through a plan on the whole screen, mark files, and release what was marked
+///
+/// The changes are on the left, the one that is chosen on the right; of a conflict, both versions side by side. What is
+/// released is what was shown, or nothing; what was not marked stays in the sandboxes, and the plan open. Without a
+/// terminal it is the same as `escrow diff`.
+///
+/// Keys: up and down (or j and k) choose, space marks, a marks all or none, left and right scroll, r releases, q leaves.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  escrow review try -m 'the parser only'")]
+pub(crate) struct ReviewArgs {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+    /// Why, in your words; kept in the log
+    #[arg(long, short, value_name = "TEXT")]
+    message: Option<String>,
+    /// Which version counts where both sides changed a path
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "abort")]
+    on_conflict: OnConflictArg,
+}
+
+impl ReviewArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref(), ui)?;
+        if ui.is_json() || !ui.is_terminal() || !ui.asks() {
+            return DiffArgs::of(&plan.name).run(context, ui);
+        }
+        let terms = self.on_conflict.terms();
+        let mut screen = Screen::open(context, plan, terms)?;
+        let refused =
+            |error: std::io::Error| Failure::failed(format!("cannot use the terminal: {error}"));
+        let mut terminal = ratatui::try_init().map_err(refused)?;
+        let ended = screen.walk(&mut terminal);
+        ratatui::restore();
+        match ended? {
+            false => Err(Failure::failed("nothing was released").about("committed")),
+            true => screen.release(self.message.as_deref(), ui),
+        }
+    }
+}
+
+/// A change that is no directory with others in it: those come and go with what lies in them.
+struct Row {
+    /// The number of the resource, and of its change.
+    at: (usize, usize),
+    marked: bool,
+    conflict: Option<String>,
+}
+
+struct Screen<'a> {
+    context: &'a Context,
+    plan: Plan,
+    terms: CommitTerms,
+    found: PlanDiff,
+    /// Of everything that is shown.
+    digest: PlanDigest,
+    rows: Vec<Row>,
+    list: ListState,
+    scroll: u16,
+    asks: bool,
+    /// What is shown of which row: one column, or the original's version and the sandbox's.
+    shown: Option<(usize, Vec<Vec<Line<'static>>>)>,
+}
+
+/// The longest version that is shown side by side.
+const LONGEST: u64 = 1 << 20;
+
+impl<'a> Screen<'a> {
+    fn open(context: &'a Context, plan: Plan, terms: CommitTerms) -> Result<Self, Failure> {
+        let manager = &context.manager;
+        let everything = ReleaseSelection::default();
+        let preview = manager.preview_part(&plan, terms, &everything, false)?;
+        let found = manager.diff(&plan, None)?;
+        let mut rows = Vec::new();
+        for (number, one) in found.resources.iter().enumerate() {
+            let name = &one.view.resource.name;
+            let member = preview
+                .members
+                .iter()
+                .find(|member| member.resource == *name);
+            let changes = &one.diff.changes;
+            for (at, change) in changes.iter().enumerate() {
+                let holds = |next: &Change| next.path.lies_in(&change.path);
+                if is_dir(change) && changes.get(at + 1).is_some_and(holds) {
+                    continue;
+                }
+                let conflicts = member.into_iter().flat_map(|member| &member.conflicts);
+                let conflict = conflicts.filter(|one| one.path.lies_in(&change.path));
+                rows.push(Row {
+                    at: (number, at),
+                    marked: false,
+                    conflict: conflict.map(|one| one.what.clone()).next(),
+                });
+            }
+        }
+        let mut list = ListState::default();
+        list.select((!rows.is_empty()).then_some(0));
+        Ok(Self {
+            digest: manager.digest(&found)?,
+            context,
+            plan,
+            terms,
+            found,
+            rows,
+            list,
+            scroll: 0,
+            asks: false,
+            shown: None,
+        })
+    }
+
+    fn change(&self, (resource, change): (usize, usize)) -> &Change {
+        &self.found.resources[resource].diff.changes[change]
+    }
+
+    /// Until the user leaves; `true` to release what is marked.
+    fn walk(&mut self, terminal: &mut ratatui::DefaultTerminal) -> Result<bool, Failure> {
+        let refused =
+            |error: std::io::Error| Failure::failed(format!("cannot use the terminal: {error}"));
+        let interrupted = context::on_interrupt();
+        loop {
+            self.look()?;
+            terminal.draw(|frame| self.draw(frame)).map_err(refused)?;
+            while !event::poll(Duration::from_millis(200)).map_err(refused)? {
+                if interrupted.load(Ordering::SeqCst) {
+                    return Ok(false);
+                }
+            }
+            if let Event::Key(key) = event::read().map_err(refused)?
+                && key.kind == KeyEventKind::Press
+                && let Some(releases) = self.key(key)
+            {
+                return Ok(releases);
+            }
+        }
+    }
+
+    /// What a key does; the answer ends the walk.
+    fn key(&mut self, key: KeyEvent) -> Option<bool> {
+        if std::mem::take(&mut self.asks) {
+            return (key.code == KeyCode::Char('y')).then_some(true);
+        }
+        let chosen = self.list.selected();
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return Some(false);
+            }
+            KeyCode::Char('q') | KeyCode::Esc => return Some(false),
+            KeyCode::Char('j') | KeyCode::Down => self.choose(1),
+            KeyCode::Char('k') | KeyCode::Up => self.choose(-1),
+            KeyCode::PageDown => self.choose(10),
+            KeyCode::PageUp => self.choose(-10),
+            KeyCode::Char('l') | KeyCode::Right => self.scroll = self.scroll.saturating_add(5),
+            KeyCode::Char('h') | KeyCode::Left => self.scroll = self.scroll.saturating_sub(5),
+            KeyCode::Char('a') => {
+                let all = self.rows.iter().all(|row| row.marked);
+                self.rows.iter_mut().for_each(|row| row.marked = !all);
+            }
+            KeyCode::Char(' ') => {
+                if let Some(row) = chosen.and_then(|chosen| self.rows.get_mut(chosen)) {
+                    row.marked = !row.marked;
+                    self.choose(1);
+                }
+            }
+            KeyCode::Char('r') => self.asks = self.rows.iter().any(|row| row.marked),
+            _ => {}
+        }
+        None
+    }
+
+    fn choose(&mut self, by: isize) {
+        let last = self.rows.len().saturating_sub(1);
+        let next = self.list.selected().unwrap_or(0).saturating_add_signed(by);
+        self.list
+            .select((!self.rows.is_empty()).then_some(next.min(last)));
+        self.scroll = 0;
+    }
+
+    /// Reads what is shown of the row that is chosen.
+    fn look(&mut self) -> Result<(), Failure> {
+        let Some(chosen) = self.list.selected() else {
+            return Ok(());
+        };
+        if self.shown.as_ref().is_some_and(|(row, _)| *row == chosen) {
+            return Ok(());
+        }
+        let row = &self.rows[chosen];
+        let change = self.change(row.at);
+        let view = &self.found.resources[row.at.0].view;
+        let contents = self.context.manager.contents(&self.found, view)?;
+        let file = |side: &Option<escrow::model::EntryInfo>| {
+            side.as_ref()
+                .is_some_and(|side| side.kind == EntryKind::File)
+        };
+        let columns = match &row.conflict {
+            Some(what) if file(&change.old) && file(&change.new) => {
+                let theirs = version("the original", what, contents.original(&change.path));
+                let ours = version("the sandbox", what, contents.sandbox(&change.path));
+                vec![theirs, ours]
+            }
+            _ => {
+                let one = DiffView::new(vec![change.clone()]);
+                let mut patch = Vec::new();
+                diff::patch(&one, &contents, &PatchOptions::default(), &mut patch)?;
+                vec![harmless(&patch).lines().map(painted).collect()]
+            }
+        };
+        self.shown = Some((chosen, columns));
+        Ok(())
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        let [main, bottom] =
+            Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(frame.area());
+        let [left, right] =
+            Layout::horizontal([Constraint::Percentage(40), Constraint::Percentage(60)])
+                .areas(main);
+        let items: Vec<ListItem<'_>> = self.rows.iter().map(|row| self.item(row)).collect();
+        let title = format!(" plan {} ", self.plan.name);
+        let list = List::new(items)
+            .block(Block::bordered().title(title))
+            .highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+        frame.render_stateful_widget(list, left, &mut self.list);
+        self.draw_change(frame, right);
+        let marked = self.rows.iter().filter(|row| row.marked).count();
+        let said = match self.asks {
+            true => format!(
+                "Release {marked} of {} changes? y releases, any other key goes back",
+                self.rows.len()
+            ),
+            false => format!(
+                "{marked} of {} marked  space: mark  a: all  arrows: move, scroll  r: release  q: leave",
+                self.rows.len()
+            ),
+        };
+        frame.render_widget(Paragraph::new(said), bottom);
+    }
+
+    fn item(&self, row: &Row) -> ListItem<'static> {
+        let (resource, change) = (row.at.0, self.change(row.at));
+        let mark = if row.marked { "[x]" } else { "[ ]" };
+        let mut path = change.path.to_string();
+        if self.found.resources.len() > 1 {
+            path = format!(
+                "{}:{path}",
+                self.found.resources[resource].view.resource.name
+            );
+        }
+        let mut words = vec![Span::raw(format!("{mark} {} {path}", change.kind.letter()))];
+        if row.conflict.is_some() {
+            let word = Span::styled("  conflict", Style::new().fg(Color::Red));
+            words.push(word);
+        }
+        ListItem::new(Line::from(words))
+    }
+
+    fn draw_change(&self, frame: &mut Frame<'_>, area: Rect) {
+        let columns = self.shown.as_ref().map_or(&[][..], |(_, columns)| columns);
+        let widths = columns.iter().map(|_| Constraint::Fill(1));
+        let areas = Layout::horizontal(widths).split(area);
+        for (lines, area) in columns.iter().zip(areas.iter()) {
+            let text = Paragraph::new(lines.clone()).block(Block::bordered());
+            frame.render_widget(text.scroll((self.scroll, 0)), *area);
+        }
+    }
+
+    /// What is marked: each path, and each directory in which everything is.
+    fn selection(&self) -> ReleaseSelection {
+        let marks: HashMap<(usize, usize), bool> =
+            self.rows.iter().map(|row| (row.at, row.marked)).collect();
+        let mut only = Vec::new();
+        for (number, one) in self.found.resources.iter().enumerate() {
+            let changes = &one.diff.changes;
+            for (at, change) in changes.iter().enumerate() {
+                // What lies in a directory follows it.
+                let below = (at..changes.len())
+                    .take_while(|next| changes[*next].path.lies_in(&change.path));
+                let mut below = below.filter_map(|next| marks.get(&(number, next)));
+                if below.all(|marked| *marked) {
+                    let name = &one.view.resource.name;
+                    only.push(ReleasePattern::exact(name, &change.path));
+                }
+            }
+        }
+        let exclude = Vec::new();
+        ReleaseSelection { only, exclude }
+    }
+
+    /// Releases what is marked, if everything still is as it was shown.
+    fn release(&self, message: Option<&str>, ui: &Ui) -> Result<(), Failure> {
+        let (manager, plan) = (&self.context.manager, &self.plan);
+        let failed = |error: Error| Failure::from(error).about("committed");
+        let selection = self.selection();
+        let part = manager.preview_part(plan, self.terms, &selection, true);
+        let expected = part.map_err(failed)?.digest.map(Expected::Shown);
+        let now = manager.digest(&manager.diff(plan, None)?)?;
+        let shown = Expected::Shown(self.digest.clone());
+        check_expected(plan, &shown, &now).map_err(failed)?;
+        let request = CommitRequest {
+            message,
+            terms: self.terms,
+            expected: expected.as_ref(),
+        };
+        let progress = ui.progress("committing");
+        let released = manager.commit_part(plan, &request, &selection, &progress);
+        drop(progress);
+        let released = released.map_err(failed)?;
+        self.context.tell_notices(ui);
+        for (resource, why) in &released.left {
+            ui.warn(&format!("{resource}: committed; cleanup incomplete: {why}"));
+        }
+        show_report(&released.preview, self.terms, ui, true);
+        Ok(())
+    }
+}
+
+fn is_dir(change: &Change) -> bool {
+    let side = change.new.as_ref().or(change.old.as_ref());
+    side.is_some_and(|side| side.kind == EntryKind::Directory)
+}
+
+/// One version of a file, below what it is and what happened to it.
+fn version(
+    whose: &str,
+    what: &str,
+    opened: escrow::Result<Box<dyn Read + Send>>,
+) -> Vec<Line<'static>> {
+    let head = Line::styled(format!("{whose}: {what}"), Style::new().fg(Color::Red));
+    let mut bytes = Vec::new();
+    let read = opened.map(|from| from.take(LONGEST).read_to_end(&mut bytes));
+    match read {
+        Ok(Ok(_)) => {
+            let text = harmless(&bytes);
+            let lines = text.lines().map(|line| Line::raw(line.to_owned()));
+            [head].into_iter().chain(lines).collect()
+        }
+        Ok(Err(_)) | Err(_) => vec![head, Line::raw("it cannot be read")],
+    }
+}
+
+/// A line of a patch in its colour.
+fn painted(line: &str) -> Line<'static> {
+    let style = match line.as_bytes() {
+        [b'+', b'+', ..] | [b'-', b'-', ..] | [b'd', ..] => {
+            Style::new().add_modifier(Modifier::BOLD)
+        }
+        [b'+', ..] => Style::new().fg(Color::Green),
+        [b'-', ..] => Style::new().fg(Color::Red),
+        [b'@', ..] => Style::new().fg(Color::Yellow),
+        _ => Style::new(),
+    };
+    Line::styled(line.to_owned(), style)
+}
