@@ -266,7 +266,7 @@ fn one(
             write(&head)?;
             write(&hunks(&old, &new, options, &from, &into))
         }
-        _ if options.binary => {
+        _ if options.binary && is_shown_binary(change) => {
             let bytes = |facts: Option<&EntryInfo>, open: &Opener<'_>| match facts {
                 Some(_) => read_side(SHOWN_BINARY, open),
                 None => Ok(Some(Vec::new())),
@@ -315,6 +315,12 @@ fn moved(change: &Change, rename: &Rename) -> Option<Change> {
 
 /// What stands above the line by which git says that a patch cannot show everything. `git apply`
 /// refuses such a patch as a whole instead of doing half of it.
+/// Whether a patch can hold both versions of a file, whatever they are.
+fn is_shown_binary(change: &Change) -> bool {
+    let mut sides = change.old.iter().chain(&change.new);
+    sides.all(|facts| facts.size <= SHOWN_BINARY)
+}
+
 fn sizes(change: &Change) -> String {
     let size = |facts: Option<&EntryInfo>| facts.map_or(0, |facts| facts.size);
     let (old, new) = (size(change.old.as_ref()), size(change.new.as_ref()));

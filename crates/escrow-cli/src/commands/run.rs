@@ -1,6 +1,5 @@
 //! `escrow run`: runs a command inside the sandboxes of a plan.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -10,12 +9,10 @@ use clap::{Args, ValueEnum};
 use escrow::Plan;
 use escrow::commit::CommitTerms;
 use escrow::diff::{self, PatchOptions};
-use escrow::error::Error;
+use escrow::error::{Error, chain};
 use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
 use escrow::model::text::Location;
-use escrow::model::{
-    DeniedConnection, DiffView, EntryInfo, EntryKind, Expected, Limits, Network, PlanDigest,
-};
+use escrow::model::{DeniedConnection, Expected, Limits, Network, PlanDigest};
 use escrow::model::{WholeDirs, units};
 use escrow::run::{Agent, Output};
 use serde_json::{Value, json};
@@ -23,7 +20,7 @@ use serde_json::{Value, json};
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::{PromptAnswer, ReportFile, Tone, Ui, count, paint, size};
+use crate::ui::{PromptAnswer, ReportFile, Tone, Ui, paint};
 
 /// Run a command inside a plan's sandboxes
 ///
@@ -522,14 +519,25 @@ impl RunSession<'_> {
         else {
             return Ok(json!([]));
         };
-        let written = self.context.manager.scratch_diff(self.plan, &home)?;
+        let written = match self.context.manager.scratch_diff(self.plan, &home) {
+            Ok(written) => written,
+            // The command has ended, and what it changed is no less for that.
+            Err(error) => {
+                let why = chain(&error);
+                let ui = self.ui;
+                ui.say(&format!(
+                    "what was written into the home directory cannot be listed: {why}"
+                ));
+                return Ok(json!([]));
+            }
+        };
         if !written.is_empty() {
             self.ui.say(&format!(
                 "in the home directory, never committed: {} (`escrow diff --scratch {}`)",
                 show::sum(&written),
                 self.plan.name
             ));
-            for line in largest(&written) {
+            for line in show::largest(&written) {
                 self.ui.say(&line);
             }
         }
@@ -552,50 +560,6 @@ fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
         };
         ui.say(&format!("denied: {host}:{port}{times}: {reason}"));
     }
-}
-
-/// How many places in the home directory are named.
-const NAMED: usize = 8;
-
-/// What was written into the home directory, the largest first.
-fn largest(written: &DiffView) -> Vec<String> {
-    let mut places: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for change in &written.changes {
-        let file = |new: &&EntryInfo| new.kind == EntryKind::File;
-        let Some(new) = change.new.as_ref().filter(file) else {
-            continue;
-        };
-        let path = change.path.to_string();
-        // Directories that hold something of every program say little.
-        let shared = [".cache/", ".config/", ".local/share/", ".local/state/"];
-        let skipped = shared
-            .iter()
-            .find(|one| path.starts_with(*one))
-            .map_or(0, |one| one.len());
-        let end = path[skipped..]
-            .find('/')
-            .map_or(path.len(), |at| skipped + at);
-        let place = places.entry(path[..end].to_owned()).or_default();
-        *place = (place.0 + new.size, place.1 + 1);
-    }
-    let mut places: Vec<_> = places.into_iter().collect();
-    places.sort_by_key(|(_, (size, _))| std::cmp::Reverse(*size));
-    let more = places.len().saturating_sub(NAMED);
-    let line = |(path, (bytes, files)): &(String, (u64, u64))| {
-        format!(
-            "  ~/{path}  {}, {}",
-            size(*bytes),
-            count(*files, "file", "files")
-        )
-    };
-    let mut lines: Vec<String> = places.iter().take(NAMED).map(line).collect();
-    if more > 0 {
-        lines.push(format!("  {} more", count(more as u64, "place", "places")));
-    }
-    if !lines.is_empty() {
-        lines.push("  `--keep PATH` makes such a path part of the plan".to_owned());
-    }
-    lines
 }
 
 /// Whether a plan holds changes; `None` where the caller may not know.

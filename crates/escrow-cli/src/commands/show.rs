@@ -1,5 +1,7 @@
 //! Plans, sandboxes and resources as JSON and as lines, the same in every command.
 
+use std::collections::BTreeMap;
+
 use escrow::Resource;
 use escrow::config::ConfigResource;
 use escrow::diff::ChangeSummary;
@@ -7,15 +9,15 @@ use escrow::manager::{PlanView, SandboxView};
 use escrow::model::resource::FS_DIRECTORY;
 use escrow::model::text::Location;
 use escrow::model::{
-    AutorunChange, AutorunGroup, Change, Conflict, Detail, DiffView, EntryInfo, ResourcePath,
-    WholeDirs,
+    AutorunChange, AutorunGroup, Change, Conflict, Detail, DiffView, EntryInfo, EntryKind,
+    ResourcePath, WholeDirs,
 };
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::Failure;
-use crate::ui::{Tone, Ui, paint};
+use crate::ui::{Tone, Ui, count, paint, size};
 
 /// A path as JSON: as it is where it is UTF-8, else escaped, and marked so.
 pub(crate) fn path_fields(path: &ResourcePath) -> Value {
@@ -271,4 +273,48 @@ pub(crate) fn warnings(view: &SandboxView, ui: &Ui) {
 /// A time for people, to the minute.
 pub(crate) fn timestamp(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M UTC").to_string()
+}
+
+/// How many places in the home directory are named.
+const NAMED: usize = 8;
+
+/// What was written into the home directory, the largest first.
+pub(crate) fn largest(written: &DiffView) -> Vec<String> {
+    let mut places: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for change in &written.changes {
+        let file = |new: &&EntryInfo| new.kind == EntryKind::File;
+        let Some(new) = change.new.as_ref().filter(file) else {
+            continue;
+        };
+        let path = change.path.to_string();
+        // Directories that hold something of every program say little.
+        let shared = [".cache/", ".config/", ".local/share/", ".local/state/"];
+        let skipped = shared
+            .iter()
+            .find(|one| path.starts_with(*one))
+            .map_or(0, |one| one.len());
+        let end = path[skipped..]
+            .find('/')
+            .map_or(path.len(), |at| skipped + at);
+        let place = places.entry(path[..end].to_owned()).or_default();
+        *place = (place.0 + new.size, place.1 + 1);
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|(_, (size, _))| std::cmp::Reverse(*size));
+    let more = places.len().saturating_sub(NAMED);
+    let line = |(path, (bytes, files)): &(String, (u64, u64))| {
+        format!(
+            "  ~/{path}  {}, {}",
+            size(*bytes),
+            count(*files, "file", "files")
+        )
+    };
+    let mut lines: Vec<String> = places.iter().take(NAMED).map(line).collect();
+    if more > 0 {
+        lines.push(format!("  {} more", count(more as u64, "place", "places")));
+    }
+    if !lines.is_empty() {
+        lines.push("  `--keep PATH` makes such a path part of the plan".to_owned());
+    }
+    lines
 }

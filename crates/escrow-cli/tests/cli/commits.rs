@@ -35,7 +35,10 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
     assert_eq!(done["committed"], true);
     assert_eq!(done["conflicts"], value!([]));
     let one = &done["resources"][0];
-    assert_eq!(keys(one), "at changes left notes resource summary undoable");
+    assert_eq!(
+        keys(one),
+        "at changes left merged notes resource summary undoable"
+    );
     assert_eq!(one["changes"][0]["path"], "a.txt");
     assert_eq!(one["undoable"], true);
     assert_eq!(read(world.at("app/a.txt")), "uno\n");

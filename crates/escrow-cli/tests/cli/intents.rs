@@ -120,6 +120,27 @@ fn an_altered_intent_is_never_undone_from() {
     unchanged(&before, &original);
 }
 
+/// What others do with a further name of a kept file is no forgery.
+// rule C1
+#[test]
+fn a_kept_version_that_is_linked_elsewhere_can_be_restored() {
+    let (world, cli) = world();
+    let original = world.at("app");
+    let store = world.dir("store");
+    sh(
+        &original,
+        "mkdir -p venv/lib; echo one > venv/lib/one; echo two > venv/lib/two; ln venv/lib/one venv/lib/two ../store",
+    );
+    let before = sh(&original, "find venv | sort; cat venv/lib/*");
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    sh(&copy_of(&cli, "try", "app"), "rm -r venv");
+    cli.ok("commit try");
+    // The times of these files move.
+    sh(&store, "rm one; ln two three");
+    cli.ok("undo try");
+    assert_eq!(sh(&original, "find venv | sort; cat venv/lib/*"), before);
+}
+
 /// Old versions are what they were, or nothing is undone: contents written behind the back with size and time kept, files in a directory
 /// that the commit had removed, names that were added to it.
 // attack D34

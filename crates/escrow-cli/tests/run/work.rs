@@ -468,6 +468,32 @@ sys.stdin.read()'"#;
     assert_eq!(left.trim(), "600");
 }
 
+/// A command that ends while a directory is moved for it leaves the directory whole; one that is half moved is never released.
+#[test]
+fn a_rename_that_is_cut_off_is_taken_back_and_half_of_it_is_never_committed() {
+    as_user_too();
+    let (world, cli) = world();
+    sh(world.at("app"), "mkdir big; cd big; seq 3000 | xargs touch");
+    cli.plan("try", ".", "overlay");
+    for _ in 0..3 {
+        // It ends as soon as the rename has begun.
+        let script = "python3 -c 'import os; os.rename(\"big\", \"other\")' & for i in $(seq 4000); do \
+            set -- .escrow-rename-*; if test -e \"$1\"; then exit; fi; done; kill $!";
+        cli.run(in_try(script));
+        let whole = "ls -A; test -d big || mv other big; ls big | wc -l";
+        let said = cli.ok(in_try(whole));
+        assert!(
+            said.ends_with("3000\n") && !said.contains(".escrow"),
+            "{said}"
+        );
+    }
+    cli.ok(in_try(
+        "mkdir .escrow-rename-1-2; echo half > .escrow-rename-1-2/f",
+    ));
+    let said = cli.fails("commit try", 1);
+    assert!(said.contains("whose rename was cut off"), "{said}");
+}
+
 // rule F3
 #[test]
 fn hard_links_are_made() {

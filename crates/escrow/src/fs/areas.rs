@@ -58,6 +58,9 @@ impl Area {
 /// What the name of the area of a restore begins with, which lies in that of its sandbox.
 pub const RESTORE: &str = "restore-";
 
+/// What the name of a directory of a sandbox begins with into which another one is being moved, so that it can be renamed.
+pub const HALF_MOVED: &[u8] = b".escrow-rename-";
+
 /// Whether a path is, by its name, an area of a sandbox, or of one of its commits and restores. What a store says is no reason to
 /// remove anything else.
 pub fn is_of(path: &Path, sandbox: Option<SandboxId>) -> bool {

@@ -38,7 +38,13 @@ impl Workspaces<'_> {
 
     /// Removes the area of a commit; done already if it is not there, or if there never was one.
     pub fn remove(&self, area: &Path) -> Result<()> {
-        let Some((parent, name)) = place(area)? else {
+        check(area)?;
+        self.remove_found(area)
+    }
+
+    /// Removes what was found where areas lie, and the user named, whatever its name is.
+    pub fn remove_found(&self, path: &Path) -> Result<()> {
+        let Some((parent, name)) = split(path)? else {
             return Ok(());
         };
         match parent.stat(name)? {
@@ -79,6 +85,14 @@ pub fn remove(area: &Path) -> Result<()> {
     }
 }
 
+/// Removes what lies in an area under a name; done already if that is not there.
+pub fn remove_within(area: &Path, name: &[u8]) -> Result<()> {
+    match Dir::open(area) {
+        Err(error) if error.is_absent() => Ok(()),
+        area => remove::remove(&area?, name),
+    }
+}
+
 /// Whether something is there that can be opened.
 pub fn is_there(area: &Path) -> bool {
     Dir::open(area).is_ok()
@@ -114,9 +128,9 @@ pub fn measured(area: &Path) -> Usage {
     }
 }
 
-/// Refuses what is no area by its name, whatever the store says: it is not ours to remove.
+/// Refuses what is no area by its name, whatever the store says: it is not ours to remove. No path at all is none.
 fn check(area: &Path) -> Result<()> {
-    match is_of(area, None) {
+    match area.file_name().is_none() || is_of(area, None) {
         true => Ok(()),
         false => Err(FsError {
             action: "remove",
@@ -128,10 +142,15 @@ fn check(area: &Path) -> Result<()> {
 
 /// The directory that an area lies in, and its name there; `None` where there is none.
 fn place(area: &Path) -> Result<Option<(Dir, &[u8])>> {
-    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+    check(area)?;
+    split(area)
+}
+
+/// The same of anything.
+fn split(path: &Path) -> Result<Option<(Dir, &[u8])>> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(None);
     };
-    check(area)?;
     match Dir::open(parent) {
         Err(error) if error.is_absent() => Ok(None),
         parent => Ok(Some((parent?, name.as_encoded_bytes()))),

@@ -137,7 +137,10 @@ impl Manager {
 
     /// Removes the layers of a validation.
     pub(super) fn drop_fork(&self, plan: &Plan) -> Result<()> {
-        Ok(workspace::remove(&self.scratch_path(plan).join(FORK))?)
+        Ok(workspace::remove_within(
+            &self.scratch_path(plan),
+            FORK.as_bytes(),
+        )?)
     }
 
     /// The same for those that a crashed process left, once nothing of it runs any more; whether none are left. The

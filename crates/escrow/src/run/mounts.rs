@@ -340,7 +340,8 @@ fn clone_tree(path: &Path, how: OpenTreeFlags) -> StepResult<OwnedFd> {
 
 fn tmpfs(mode: &str, size: Option<u64>) -> StepResult<OwnedFd> {
     let set = |fs: BorrowedFd<'_>| {
-        if let Some(size) = size {
+        // Without one it is half of the memory, and a limit makes it no larger.
+        if let Some(size) = size.filter(|size| *size < sys::memory() / 2) {
             mount::fsconfig_set_string(fs, c"size", size.to_string())?;
         }
         mount::fsconfig_set_string(fs, c"mode", mode)

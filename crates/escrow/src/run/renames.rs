@@ -24,10 +24,8 @@ use super::notify::{self, HeldCall};
 use super::spec::{RunSpec, SOCKETS};
 use super::supervise::{Channel, at};
 use super::{Event, filter, landlock, sys};
+use crate::fs::areas::HALF_MOVED;
 use crate::model::view::View;
-
-/// How long one waits for a rename that is under way when its command has ended.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a directory is looked through in which others make files meanwhile.
 const ROUNDS: usize = 8;
@@ -57,15 +55,11 @@ pub(super) fn start(
 
 /// Waits until nothing is changed any more, when every process of the command has ended.
 pub(super) fn end(mover: &Channel) {
-    let limit = Timespec {
-        tv_sec: PATIENCE.as_secs() as i64,
-        tv_nsec: 0,
-    };
     let mut ready = [PollFd::new(mover, PollFlags::IN)];
     let ended = rustix::net::shutdown(mover.as_fd(), rustix::net::Shutdown::Write)
-        .and_then(|()| poll(&mut ready, Some(&limit)));
+        .and_then(|()| poll(&mut ready, None));
     match ended {
-        // What takes longer ends with the launcher.
+        // It is gone, and nothing of it works any more.
         Ok(_) | Err(_) => {}
     }
 }
@@ -109,7 +103,7 @@ fn look(spec: &RunSpec, processes: &OwnedFd, channel: &Channel) -> StepResult<()
         }
         // Every process that could ask has ended.
         if !ready[0].revents().is_empty() || !ready[1].revents().contains(PollFlags::IN) {
-            return Ok(());
+            break;
         }
         let Some(call) = notify::receive(listener).map_err(at(step()))? else {
             continue;
@@ -128,6 +122,12 @@ fn look(spec: &RunSpec, processes: &OwnedFd, channel: &Channel) -> StepResult<()
             Some((Err(_), _)) | None => call.go_on(listener),
         }
     }
+    // Those that help put back what was half moved: with them gone, directories are whole.
+    while sys::wait_any(rustix::process::WaitOptions::empty())
+        .map_err(at(step()))?
+        .is_some()
+    {}
+    Ok(())
 }
 
 /// One of the two paths of a rename.
@@ -246,7 +246,8 @@ fn help(
 
 /// A name for something that is there for a short time.
 fn beside(number: u32) -> String {
-    format!(".escrow-rename-{}-{number}", getpid().as_raw_nonzero())
+    let begin = String::from_utf8_lossy(HALF_MOVED);
+    format!("{begin}{}-{number}", getpid().as_raw_nonzero())
 }
 
 /// Whether the kernel would not rename a directory. It is asked to put it in the place of one that is not empty: it
@@ -380,11 +381,22 @@ fn copy_attributes(old: &OwnedFd, new: &OwnedFd) -> Result<(), Errno> {
     const MOST: usize = 64 * 1024;
     let mut list = vec![0; MOST];
     let length = match fs::flistxattr(old, &mut list) {
-        Err(Errno::OPNOTSUPP) => 0,
+        Err(Errno::OPNOTSUPP) => return Ok(()),
         length => length?,
     };
-    let names = list[..length].split_inclusive(|byte| *byte == 0);
-    for name in names.filter_map(|name| CStr::from_bytes_with_nul(name).ok()) {
+    let names = || list[..length].split_inclusive(|byte| *byte == 0);
+    // It may have got some from the directory that it was made in.
+    let mut own = vec![0; MOST];
+    let own_length = fs::flistxattr(new, &mut own)?;
+    let own = own[..own_length].split_inclusive(|byte| *byte == 0);
+    for name in own.filter(|own| names().all(|name| name != *own)) {
+        match CStr::from_bytes_with_nul(name).map(|name| fs::fremovexattr(new, name)) {
+            Err(_) => {}
+            Ok(Err(Errno::PERM | Errno::OPNOTSUPP)) if name.starts_with(b"security.") => {}
+            Ok(removed) => removed?,
+        }
+    }
+    for name in names().filter_map(|name| CStr::from_bytes_with_nul(name).ok()) {
         let mut value = vec![0; MOST];
         let length = fs::fgetxattr(old, name, &mut value)?;
         match fs::fsetxattr(new, name, &value[..length], fs::XattrFlags::empty()) {

@@ -27,10 +27,14 @@ const MOST: usize = 64 * 1024;
 pub(super) fn terminal() -> Option<PathBuf> {
     use rustix::stdio::{stderr, stdin, stdout};
     let mut all = [(0, stdin()), (1, stdout()), (2, stderr())].into_iter();
-    let (number, _) = all.find(|(_, stream)| rustix::termios::isatty(stream))?;
+    let (number, stream) = all.find(|(_, stream)| rustix::termios::isatty(stream))?;
     let path = fs::readlink(format!("/proc/self/fd/{number}"), Vec::new()).ok()?;
     let path = PathBuf::from(path.into_string().ok()?);
-    path.starts_with("/dev").then_some(path)
+    // A terminal of another file system of terminals has the name of one of this.
+    let (held, named) = (fs::fstat(stream).ok()?, fs::stat(&path).ok()?);
+    let same = |one: fn(&fs::Stat) -> u64| one(&held) == one(&named);
+    let same = same(|one| one.st_dev) && same(|one| one.st_ino) && same(|one| one.st_rdev);
+    (path.starts_with("/dev") && same).then_some(path)
 }
 
 /// Whether something is a terminal device, so that nothing else is shown in its place.

@@ -411,3 +411,14 @@ pub(super) fn makes_process(call: i64) -> bool {
     }
     call == libc::SYS_clone || call == libc::SYS_clone3
 }
+
+/// The memory of this machine in bytes.
+pub(super) fn memory() -> u64 {
+    // SAFETY: all zeroes is a value of it, and the kernel fills it in.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a value of the type that the call writes.
+    match unsafe { libc::sysinfo(&raw mut info) } {
+        0 => info.totalram.saturating_mul(info.mem_unit.into()),
+        _ => u64::MAX,
+    }
+}

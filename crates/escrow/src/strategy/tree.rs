@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::{Access, CreateRequest, Created, LiveView, Mount, unsupported};
+use crate::fs::areas;
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::state_dir;
 use crate::fs::xattr::{self, Xattrs};
@@ -163,12 +164,25 @@ pub(super) fn only_own(changes: &mut Vec<Change>, carved: &[ResourcePath]) {
 }
 
 /// Refuses to commit while there is work in what belongs to another resource: no process would ever see
-/// it again.
+/// it again. So it does while a directory is half moved.
 pub(super) fn check_stray(changes: &[Change], carved: &[ResourcePath]) -> Result<()> {
     let stray = changes.iter().find(|change| {
         let in_it = |one: &ResourcePath| change.path.lies_in(one) && change.path != *one;
         change.new.is_some() && carved.iter().any(in_it)
     });
+    // Every process was killed while a directory was moved for a command.
+    let torn = changes.iter().find(|change| {
+        let parts = change.path.as_bytes().split(|byte| *byte == b'/');
+        let mut names = parts.filter(|name| name.starts_with(areas::HALF_MOVED));
+        change.new.is_some() && names.next().is_some()
+    });
+    if let Some(change) = torn {
+        return Err(StrategyError::Forbidden {
+            path: change.path.clone(),
+            why: "it is a part of a directory whose rename was cut off: move what is in it back, or restore a checkpoint"
+                .to_owned(),
+        });
+    }
     match stray {
         Some(change) => Err(StrategyError::Forbidden {
             path: change.path.clone(),

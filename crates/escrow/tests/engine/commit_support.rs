@@ -109,13 +109,17 @@ fn parent(path: &[u8]) -> Vec<u8> {
 }
 
 /// The original after a commit: of what the diff names, the sandbox's version; the rest as it was.
-/// The time of a directory is the sandbox's where names came or went in it.
+/// The time of a directory is the sandbox's where names came or went in it, that of a file wherever it was written.
 pub(crate) fn promised(before: &Sig, mut sandbox: Sig, changed: &[Vec<u8>]) -> Sig {
     for (path, entry) in &mut sandbox {
         let same = !changed.contains(path);
         let still = |one: &Vec<u8>| one.is_empty() || parent(one) != *path;
         if let Some(old) = before.get(path).filter(|_| same) {
-            let touched = old.kind == Kind::Dir && !changed.iter().all(still);
+            let touched = match old.kind {
+                Kind::Dir => !changed.iter().all(still),
+                Kind::File => !changed.is_empty(),
+                _ => false,
+            };
             let mtime = entry.mtime;
             let group = entry.link_group.clone();
             *entry = old.clone();

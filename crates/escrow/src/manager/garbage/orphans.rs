@@ -87,7 +87,7 @@ impl Manager {
             let removed = match dry_run {
                 true => Ok(()),
                 false => self.record("gc", None, &target, || {
-                    Ok(self.workspaces().remove(one.path.as_path())?)
+                    Ok(self.workspaces().remove_found(one.path.as_path())?)
                 }),
             };
             match removed {

@@ -225,7 +225,15 @@ pub(super) fn resolve(url: &str, env: &Variables) -> Result<Server, String> {
     let port: u16 = port.parse().map_err(|_| format!("'{port}' is no port"))?;
     let user = said.remove("user").or_else(own_name);
     let user = user.ok_or("the URL names no user, and this process has no user name: add one")?;
+    // As for libpq: whom everybody trusts may name any host, so the host is checked.
+    let anyone = said.get("sslrootcert").is_some_and(|file| file == "system");
     let sslmode = match said.remove("sslmode").as_deref() {
+        None if anyone => SslMode::VerifyFull,
+        Some(mode) if anyone && mode != "verify-full" => {
+            return Err(format!(
+                "sslmode={mode} is too weak for sslrootcert=system: use verify-full"
+            ));
+        }
         None | Some("prefer") => SslMode::Prefer,
         Some("disable") => SslMode::Disable,
         Some("allow") => SslMode::Allow,

@@ -4,6 +4,7 @@
 use rustix::io::Errno;
 
 use super::intent::{self, FINISHED, IntentEntry, RenameStep};
+use super::stage::staged_path;
 use super::unshare::{ReplacementCopies, entries, separate};
 use super::{CAPABILITY, TreeIntent, inline, reference, stat};
 use crate::fs::walk::look_at_all;
@@ -66,7 +67,8 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
     let written = intent::close(&area, FINISHED, writer)?;
     let (moved, last) = still_named(&tree, &original)?;
     // One that has another name is moved on by others.
-    let kept_until = last.filter(|_| moved.is_empty());
+    let apart = moved.is_empty() && !has_names_elsewhere(&tree)?;
+    let kept_until = last.filter(|_| apart);
     let intent = tree.store(FINISHED, written, kept_until);
     Ok((FinishedCommit { intent, notes }, moved))
 }
@@ -128,6 +130,24 @@ fn still_named(tree: &TreeIntent, original: &Dir) -> Result<(Vec<MovedEntry>, Op
         }));
     }
     Ok((moved, last))
+}
+
+/// Whether a file in a directory that was kept as a whole has a name elsewhere.
+fn has_names_elsewhere(tree: &TreeIntent) -> Result<bool> {
+    let stage = tree.stage()?;
+    for step in tree.records.steps() {
+        let top = step.top.path.as_bytes().len();
+        for entry in tree.records.below(&step) {
+            if entry.old.is_none_or(|old| old.kind != EntryKind::File) {
+                continue;
+            }
+            let at = staged_path(step.slot, &entry.path.as_bytes()[top..]);
+            if stat(&stage, &at)?.is_some_and(|now| now.nlink > 1) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Removes the marks of a layer.
