@@ -490,7 +490,7 @@ fn a_rename_that_is_cut_off_is_taken_back_and_half_of_it_is_never_committed() {
     cli.ok(in_try(
         "mkdir .escrow-rename-1-2; echo half > .escrow-rename-1-2/f",
     ));
-    let said = cli.fails("commit try", 1);
+    let said = cli.fails("commit try", 3);
     assert!(said.contains("whose rename was cut off"), "{said}");
 }
 
