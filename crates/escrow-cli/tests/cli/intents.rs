@@ -133,7 +133,7 @@ fn a_kept_version_that_is_linked_elsewhere_can_be_restored() {
     );
     let before = sh(&original, "find venv | sort; cat venv/lib/*");
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-    sh(&copy_of(&cli, "try", "app"), "rm -r venv");
+    sh(copy_of(&cli, "try", "app"), "rm -r venv");
     cli.ok("commit try");
     // The times of these files move.
     sh(&store, "rm one; ln two three");
