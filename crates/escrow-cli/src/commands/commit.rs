@@ -161,11 +161,9 @@ impl CommitArgs {
             message: self.message.as_deref(),
             terms,
             expected: expected.as_ref(),
+            live: self.live,
         };
-        let released = match self.live {
-            true => manager.commit_live(&plan, &request, select, &progress),
-            false => manager.commit_part(&plan, &request, select, &progress),
-        };
+        let released = manager.commit_part(&plan, &request, select, &progress);
         let released = released.map_err(failed)?;
         drop(progress);
         for (resource, why) in &released.left {

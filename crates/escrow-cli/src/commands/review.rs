@@ -328,6 +328,7 @@ impl<'a> Screen<'a> {
             message,
             terms: self.terms,
             expected: expected.as_ref(),
+            live: false,
         };
         let progress = ui.progress("committing");
         let released = manager.commit_part(plan, &request, &selection, &progress);

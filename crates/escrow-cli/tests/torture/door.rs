@@ -25,6 +25,7 @@ pub(crate) const REQUEST: CommitRequest<'static> = CommitRequest {
         allow_partial: false,
     },
     expected: None,
+    live: false,
 };
 
 /// Through which a world is brought in order.

@@ -29,6 +29,9 @@ pub struct CommitRequest<'a> {
     pub terms: CommitTerms,
     /// What is to be released; anything else is refused. `None`: whatever the sandboxes hold.
     pub expected: Option<&'a Expected>,
+    /// Commands may run inside, and the plan stays open. They are paused until everything is staged, so that it is of one point
+    /// in time; what they change afterwards is committed the next time, without conflicting with this.
+    pub live: bool,
 }
 
 /// A plan that was committed.
@@ -230,29 +233,7 @@ impl Manager {
         selection: &ReleaseSelection,
         observer: &dyn Observer,
     ) -> Result<CommitReport> {
-        self.release(plan, request, (selection, false), observer)
-    }
-
-    /// Commits what the sandboxes of a plan hold now, all or none, while commands may run inside, and leaves the plan open. The
-    /// commands are paused until everything is staged, so that it is of one point in time. What they change afterwards is
-    /// committed the next time, without conflicting with this.
-    pub fn commit_live(
-        &self,
-        plan: &Plan,
-        request: &CommitRequest<'_>,
-        selection: &ReleaseSelection,
-        observer: &dyn Observer,
-    ) -> Result<CommitReport> {
-        self.release(plan, request, (selection, true), observer)
-    }
-
-    fn release(
-        &self,
-        plan: &Plan,
-        request: &CommitRequest<'_>,
-        (selection, live): (&ReleaseSelection, bool),
-        observer: &dyn Observer,
-    ) -> Result<CommitReport> {
+        let live = request.live;
         self.permit_commit(plan)?;
         let lock = self.begin_call(plan, false)?;
         // Validation runs inside the sandboxes too, where nothing else may run.

@@ -49,9 +49,8 @@ pub(crate) const PARTIAL: CommitTerms = CommitTerms {
 /// A request without a message.
 pub(crate) fn request(terms: CommitTerms) -> CommitRequest<'static> {
     CommitRequest {
-        message: None,
         terms,
-        expected: None,
+        ..CommitRequest::default()
     }
 }
 

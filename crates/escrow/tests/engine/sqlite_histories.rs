@@ -31,9 +31,8 @@ const PLAIN: CommitTerms = CommitTerms {
 
 fn request() -> CommitRequest<'static> {
     CommitRequest {
-        message: None,
         terms: PLAIN,
-        expected: None,
+        ..CommitRequest::default()
     }
 }
 
