@@ -262,6 +262,8 @@ fn one(
     };
     let into = if change.new.is_some() { b } else { null };
     match (old, new) {
+        // The same bytes elsewhere, whatever they are.
+        _ if rename.is_some_and(|rename| rename.similarity == 100) => write(&head),
         (DiffSide::Text(old), DiffSide::Text(new)) => {
             write(&head)?;
             write(&hunks(&old, &new, options, &from, &into))

@@ -224,6 +224,11 @@ fn a_binary_patch_with_renames_is_taken_by_git() {
                 );
             }
         }
+        // A binary file that was only moved needs no bytes.
+        let plain = cli.run("diff try --patch -M").stdout;
+        let plain = String::from_utf8_lossy(&plain);
+        let moved = |line: &&str| line.starts_with("Binary files") && line.contains("moved b");
+        assert_eq!(plain.lines().find(moved), None);
         let patch = cli.run("diff try --binary -M").stdout;
         write(world.at("given"), &patch);
         let copy = world.dir("copy");
