@@ -81,7 +81,8 @@ pub enum Fault {
     Tear,
     /// The call is not made, and fails with this errno. Later ones are made.
     Once(i32),
-    /// The call is not made, and fails with this errno; so does every later one that counts.
+    /// The call is not made, and fails with this errno; so does every later one, also where [`Stepper::about`] does not
+    /// choose it.
     Forever(i32),
 }
 
@@ -107,6 +108,12 @@ impl Step {
             to: None,
             file: None,
         }
+    }
+
+    /// Whether one of its paths ends so.
+    pub fn ends(&self, end: &str) -> bool {
+        let mut paths = [&self.path, &self.to].into_iter().flatten();
+        paths.any(|path| path.to_string_lossy().ends_with(end))
     }
 }
 
@@ -142,6 +149,7 @@ pub struct Stepper {
     command: Command,
     stdin: Vec<u8>,
     only: Option<&'static [&'static str]>,
+    about: Option<fn(&Step) -> bool>,
     record: bool,
     limit: Duration,
     all_processors: bool,
@@ -155,6 +163,7 @@ impl Stepper {
             command,
             stdin: Vec::new(),
             only: None,
+            about: None,
             record: false,
             limit: crate::process::LIMIT,
             all_processors: false,
@@ -172,6 +181,14 @@ impl Stepper {
     #[must_use]
     pub fn only(mut self, names: &'static [&'static str]) -> Self {
         self.only = Some(names);
+        self
+    }
+
+    /// Counts only calls like these. A fault at one certain call is aimed by it: the number that the call had in another
+    /// run may be that of another one in this run.
+    #[must_use]
+    pub fn about(mut self, chosen: fn(&Step) -> bool) -> Self {
+        self.about = Some(chosen);
         self
     }
 
@@ -237,6 +254,7 @@ impl Stepper {
             command: self.command,
             stdin: self.stdin,
             only: self.only,
+            about: self.about,
             record: self.record,
             limit: self.limit,
             all_processors: self.all_processors,
@@ -251,6 +269,7 @@ struct Job<'a> {
     command: Command,
     stdin: Vec<u8>,
     only: Option<&'static [&'static str]>,
+    about: Option<fn(&Step) -> bool>,
     record: bool,
     limit: Duration,
     all_processors: bool,

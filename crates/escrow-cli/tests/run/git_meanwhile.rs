@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use escrow_testkit::Cli;
-use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::stepper::{Fault, Step, require_stepper};
 
 use crate::git::{assert_sound, checkout, git, world};
 use crate::{inside, read, sh, words};
@@ -17,23 +17,11 @@ const AGENT: &str =
     "sed -i 1s/.*/agent/ src/a; echo shared > f; git add f; git commit -qm agent src/a f";
 const USER: &str = "sed -i 9s/.*/user/ src/a; git commit -qm user src/a";
 
-/// How many renames a commit makes before references move: then objects and merged files are in place.
-fn renames_before_references(cli: &Cli, app: &Path) -> u64 {
-    both_work(cli, app, "first");
-    let run = cli.stepper("commit first --yes").only(RENAMES).record();
-    let run = run.run();
-    let is_mark = |path: &Path| path.ends_with("moving");
-    let at = run
-        .steps
-        .iter()
-        .position(|step| step.to.as_deref().is_some_and(is_mark));
-    cli.ok(words("undo first --yes"));
-    cli.ok(words("cleanup first --yes"));
-    sh(
-        app,
-        "git reset -q --hard HEAD^; git reflog expire --expire=all --all; git gc -q --prune=now",
-    );
-    at.expect("references are moved") as u64 + 1
+/// Kills a command before the first of these calls that is about this.
+#[track_caller]
+fn kill_at(cli: &Cli, line: &str, calls: &'static [&'static str], about: fn(&Step) -> bool) {
+    let stepper = cli.stepper(line).only(calls).about(about);
+    assert!(stepper.fault(1, Fault::Kill).hit.is_some(), "{line}");
 }
 
 fn both_work(cli: &Cli, app: &Path, plan: &str) {
@@ -64,9 +52,8 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
     let (cli, app) = (checkout(&world), world.path().join("app"));
     sh(
         &app,
-        "git rm -qf s; git checkout -q b; rm u x.o; seq 1 9 > src/a; git commit -qm lines src/a",
+        "git rm -qf s; git checkout -q b; rm u x.o; seq 1 9 > src/a; git commit -qm lines src/a; git gc -q --prune=now",
     );
-    let n = renames_before_references(&cli, &app);
     let own = packs(&app);
     // The user commits the very file that the agent made, whose object came with the pack.
     let uses = "echo shared > mine; git add mine; git commit -qm mine mine";
@@ -79,8 +66,9 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
     let readable = "test ! -e ../odd || { git update-ref -d refs/odd && rm $(cat ../odd) ../odd; }";
     for (plan, user, left) in [("p", uses, own + 1), ("q", plain, own), ("r", odd, own + 1)] {
         both_work(&cli, &app, plan);
+        // Before references move: then objects and merged files are in place.
         let line = format!("commit {plan} --yes");
-        cli.stepper(line).only(RENAMES).fault(n, Fault::Kill);
+        kill_at(&cli, &line, RENAMES, |step| step.ends("/moving"));
         assert_eq!(
             packs(&app),
             own + 1,
@@ -111,17 +99,6 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
     }
 }
 
-/// Which of the calls of a run is about this path, counted from 1.
-fn step(run: &escrow_testkit::stepper::Run, end: &str) -> u64 {
-    let ends = |path: &Option<std::path::PathBuf>| {
-        path.as_ref()
-            .is_some_and(|path| path.to_string_lossy().ends_with(end))
-    };
-    let mut steps = run.steps.iter();
-    let at = steps.position(|step| ends(&step.path) || ends(&step.to));
-    at.unwrap_or_else(|| panic!("no call is about {end}")) as u64 + 1
-}
-
 // rules S5, G1
 #[test]
 fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
@@ -136,12 +113,11 @@ fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
             "run --plan t",
             "echo x >> src/a; git commit -qm x src/a",
         ));
-        cli.stepper("commit t --yes").only(RENAMES)
+        kill_at(&cli, "commit t --yes", RENAMES, |step| {
+            step.ends("/refs/heads/main.lock")
+        });
     };
-    let n = step(&work().record().run(), "refs/heads/main.lock");
-    cli.ok(words("undo t --yes"));
-    cli.ok(words("cleanup t --yes"));
-    work().fault(n, Fault::Kill);
+    work();
     // The user removed the locks of the dead process; now another git has them, and takes its time.
     sh(&app, "rm .git/refs/heads/main.lock .git/HEAD.lock");
     let mut living = Command::new("git")
@@ -176,7 +152,7 @@ fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
     assert_eq!(git(&app, "log --format=%s -1"), "first\n");
     // Locks that the dead process left itself are removed.
     cli.ok(words("cleanup t --yes"));
-    work().fault(n, Fault::Kill);
+    work();
     assert!(app.join(".git/refs/heads/main.lock").exists());
     cli.ok(words("recover"));
     assert_eq!(git(&app, "log --format=%s -1"), "x\n");
@@ -194,14 +170,12 @@ fn a_creation_that_was_killed_and_its_removal_killed_too_leave_no_lock() {
     const UNLINKS: &[&str] = &["unlink", "unlinkat"];
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));
-    let create = || cli.stepper("plan create t -r app").only(RENAMES);
-    let recover = || cli.stepper("recover").only(UNLINKS);
-    let used = step(&create().record().run(), "/used");
-    cli.ok(words("cleanup t --yes"));
-    create().fault(used, Fault::Kill);
-    let lock = step(&recover().record().run(), "packed-refs.lock");
-    create().fault(used, Fault::Kill);
-    recover().fault(lock, Fault::Kill);
+    kill_at(&cli, "plan create t -r app", RENAMES, |step| {
+        step.ends("/used")
+    });
+    kill_at(&cli, "recover", UNLINKS, |step| {
+        step.ends("/packed-refs.lock")
+    });
     assert!(app.join(".git/packed-refs.lock").exists());
     cli.ok(words("recover"));
     assert_sound(&app);

@@ -164,36 +164,9 @@ fn late(world: &World, subject: &Subject, damage: Damage) -> Result<(), String> 
     ];
     if damage == Damage::LogLost {
         // Killed when all is recorded, and before SQLite has moved it into the store.
-        let calls = {
-            let probe = Subject::new(&SCENARIO);
-            let top = probe.place.parent().expect("originals lie in a world");
-            let other = top.join("beside");
-            fs::create_dir(&other)
-                .and_then(|()| fs::write(other.join("late.txt"), "base\n"))
-                .map_err(|error| error.to_string())?;
-            let place = other.display().to_string();
-            let words = [
-                "sandbox",
-                "create",
-                PLAN,
-                &place,
-                "--strategy",
-                "filesystem_copy",
-            ];
-            let run = probe.cli.stepper(words).record().run();
-            let moved = |step: &Step| {
-                step.name == "pwrite64"
-                    && step
-                        .path
-                        .as_ref()
-                        .is_some_and(|path| path.ends_with("state.db"))
-            };
-            match run.steps.iter().rposition(|step| !moved(step)) {
-                Some(_) => run.steps.iter().position(moved).unwrap_or(run.steps.len()) as u64 + 1,
-                None => run.calls,
-            }
-        };
-        subject.cli.stepper(words).fault(calls, Fault::Kill);
+        let moved = |step: &Step| step.name == "pwrite64" && step.ends("/state.db");
+        let create = subject.cli.stepper(words).about(moved);
+        create.fault(1, Fault::Kill);
     } else {
         let outcome = subject.cli.run(words);
         if outcome.status != 0 {

@@ -85,6 +85,7 @@ fn trace(job: Job<'_>, tasks: &Tasks) -> io::Result<Run> {
         tasks,
         look,
         root,
+        about: job.about,
         record: job.record,
         at: job.at,
         act: job.act,
@@ -178,6 +179,7 @@ struct Tracer<'a> {
     tasks: &'a Tasks,
     look: Look,
     root: i32,
+    about: Option<fn(&Step) -> bool>,
     record: bool,
     at: u64,
     act: Act<'a>,
@@ -270,6 +272,10 @@ impl Tracer<'_> {
             return self.resume(tid, Resume::With(0));
         };
         if !self.look.counts(tid, call, &registers) {
+            return self.resume(tid, Resume::With(0));
+        }
+        let about = self.about.filter(|_| self.forever.is_none());
+        if about.is_some_and(|about| !about(&look::step(tid, call, &registers))) {
             return self.resume(tid, Resume::With(0));
         }
         self.calls += 1;

@@ -217,6 +217,18 @@ fn a_call_fails_once_or_from_then_on() {
     assert_eq!(tree::render(world.path()), "a/\n");
     assert_eq!((run.calls, run.outcome.status), (3, 0));
     assert_eq!(run.outcome.stderr_text().matches("No space").count(), 2);
+    // Aimed at what a call is about; later ones fail whatever they are about.
+    let aimed = || script(world.path(), text).about(|step| step.ends("/b"));
+    let run = aimed().fault(1, Fault::Once(ENOSPC));
+    assert_eq!(tree::render(world.path()), "a/\nc/\n");
+    assert_eq!(run.hit.and_then(|step| step.path), Some(world.at("b")));
+    let run = aimed().fault(2, Fault::Kill);
+    assert_eq!((run.calls, run.hit), (1, None));
+    let world = World::new();
+    script(world.path(), text)
+        .about(|step| step.ends("/b"))
+        .fault(1, Fault::Forever(ENOSPC));
+    assert_eq!(tree::render(world.path()), "a/\n");
 }
 
 #[test]
