@@ -199,6 +199,41 @@ fn a_table_whose_form_changed_meanwhile_keeps_no_undo_from_its_end() {
     assert_eq!(undone.kept.len(), 2, "{undone:?}");
 }
 
+// rule C4, Q2
+#[test]
+fn an_index_or_trigger_whose_table_changed_meanwhile_is_named_and_keeps_no_undo_from_its_end() {
+    let also = "CREATE INDEX by_v ON t (v); CREATE TABLE u (id INTEGER PRIMARY KEY, v); INSERT INTO u VALUES (1, 'old');
+                CREATE VIEW w AS SELECT * FROM u; CREATE TRIGGER g INSTEAD OF INSERT ON w BEGIN SELECT 1; END";
+    let it = Staging::new(&format!("{TWO}; {also}"));
+    let intent = it.staged("DROP INDEX by_v; DROP TRIGGER g; UPDATE u SET v = 'new'");
+    it.commit(&intent).expect("nothing contradicts");
+    it.other("ALTER TABLE t DROP COLUMN v; DROP VIEW w");
+    let conflicts = it.strategy.check_undo(&intent).expect("it is looked at");
+    let paths: Vec<String> = conflicts.iter().map(|one| one.path.to_string()).collect();
+    assert_eq!(paths, ["t", "t/index:by_v", "w/trigger:g"]);
+    let undone = it.strategy.undo(&intent, &Unobserved).expect("it ends");
+    let kept: Vec<String> = undone.kept.iter().map(|one| one.0.to_string()).collect();
+    assert_eq!(kept, paths);
+    assert_eq!(it.ask("SELECT v FROM u"), "old");
+}
+
+// rule Q2
+#[test]
+fn an_index_on_a_column_that_the_original_dropped_is_a_conflict() {
+    let it = Staging::new(TWO);
+    run(&it.copy(), "CREATE INDEX by_v ON t (v)");
+    it.other("ALTER TABLE t ADD COLUMN more");
+    let opened = it.opened();
+    let found = |text: &str| {
+        let preview = opened.preview(&PreviewOptions::default()).expect(text);
+        let paths = preview.conflicts.iter().map(|one| one.path.to_string());
+        paths.collect::<Vec<_>>()
+    };
+    assert_eq!(found("a column more"), Vec::<String>::new());
+    it.other("ALTER TABLE t DROP COLUMN v");
+    assert_eq!(found("a column less"), ["t/index:by_v"]);
+}
+
 // rule Q2
 #[test]
 fn a_number_that_was_given_out_is_not_given_out_again_by_a_table_that_is_brought_over() {

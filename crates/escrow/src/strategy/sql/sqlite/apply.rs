@@ -198,7 +198,9 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         let key = (object.kind.clone(), object.name.clone());
         let now = schema.objects.get(&key).map(|one| one.sql.clone());
         let (from, to) = direction.of(&before, &after);
-        state.objects.push(holds(&now, from, to));
+        let held = holds(&now, from, to);
+        let misfit = held == Holds::From && to.is_some() && !fits(plan, &schema, &state, object);
+        state.objects.push(if misfit { Holds::Other } else { held });
         if state.objects.last() == Some(&Holds::Other) {
             state.others.push(object.item());
         }
@@ -212,6 +214,14 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         }
     }
     Ok(state)
+}
+
+/// Whether what an index or a trigger belongs to is there, or is made with it, and has the form that it needs.
+fn fits(plan: &OpenPlan, schema: &Schema, state: &State, object: &Object) -> bool {
+    let swaps = plan.plan.objects.iter();
+    let made = swaps.flat_map(|swap| [&swap.before, &swap.after]).flatten();
+    let mut all = schema.objects.values().chain(made);
+    all.any(|one| one.name == object.table) && !state.reshaped.contains(&table_item(&object.table))
 }
 
 fn moved(path: &ResourcePath) -> StrategyError {

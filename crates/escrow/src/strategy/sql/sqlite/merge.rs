@@ -105,6 +105,22 @@ impl Merge<'_> {
         self.merged.conflicts.push(Conflict::of(item, what));
     }
 
+    /// A table as the original has it.
+    fn table(&self, name: &str) -> Option<Table> {
+        self.original.tables.get(name).cloned()
+    }
+
+    /// The number of a table in the plan, to which it belongs from now on.
+    fn number(&mut self, table: &Table) -> u32 {
+        let all = &mut self.merged.plan.tables;
+        let found = all.iter().position(|one| one.name == table.name);
+        let number = found.unwrap_or_else(|| {
+            all.push(table.clone());
+            all.len() - 1
+        });
+        number as u32
+    }
+
     fn whole_table(&mut self, one: &ObjectDelta) -> Result<()> {
         let name = &one.either().name;
         let item = table_item(name);
@@ -161,9 +177,24 @@ impl Merge<'_> {
         if sql(&now) == sql(&one.new) {
             return;
         }
+        let (ours, theirs) = (
+            self.work.tables.get(&object.table),
+            self.table(&object.table),
+        );
+        let fits = |theirs: &Table| {
+            let mut columns = ours.iter().flat_map(|ours| &ours.columns);
+            columns.all(|column| theirs.columns.contains(column))
+        };
         if sql(&now) != sql(&one.old) {
             self.conflict(item, "its SQL was changed here and in the original");
+        } else if one.new.is_some() && ours.is_some() && !theirs.as_ref().is_some_and(fits) {
+            self.conflict(
+                item,
+                "the original changed the columns of its table, or dropped it",
+            );
         }
+        // An undo makes it again, for which the table must have the form that it has now.
+        theirs.map(|theirs| self.number(&theirs));
         self.merged.plan.objects.push(ObjectSwap {
             before: now,
             after: one.new.clone(),
@@ -190,8 +221,8 @@ impl Merge<'_> {
     }
 
     fn rows(&mut self, name: &str, rows: &[Delta]) -> Result<()> {
-        let (ours, theirs) = (self.work.tables.get(name), self.original.tables.get(name));
-        let Some(table) = ours.filter(|_| ours == theirs).cloned() else {
+        let (ours, theirs) = (self.work.tables.get(name).cloned(), self.table(name));
+        let Some(table) = ours.filter(|ours| Some(ours) == theirs.as_ref()) else {
             let what = match theirs {
                 None => "its rows were changed here, and the original dropped it",
                 Some(_) => {
@@ -203,8 +234,7 @@ impl Merge<'_> {
             }
             return Ok(());
         };
-        let number = self.merged.plan.tables.len() as u32;
-        self.merged.plan.tables.push(table.clone());
+        let number = self.number(&table);
         let mut places = Places::new(self.versions.original, &table)?;
         for delta in rows {
             let item = row_item(name, &delta.key);

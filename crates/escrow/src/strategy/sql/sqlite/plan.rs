@@ -67,7 +67,7 @@ pub(super) struct SettingSwap {
 /// Everything that a commit does.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct MergePlan {
-    /// The tables of the rows.
+    /// The tables of the rows, and of indexes and triggers.
     pub(super) tables: Vec<Table>,
     pub(super) whole: Vec<TableSwap>,
     pub(super) objects: Vec<ObjectSwap>,
