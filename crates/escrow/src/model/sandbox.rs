@@ -23,8 +23,6 @@ impl SandboxRef {
     /// The areas of other sandboxes that must stay for as long as this one, as `depends_on` of the metadata says.
     pub fn depends_on(&self) -> Vec<Location> {
         let said = self.metadata.get("depends_on");
-        // As earlier versions called it.
-        let said = said.or_else(|| self.metadata.get("lenders"));
         let read = said.map(|areas| serde_json::from_value(areas.clone()));
         read.and_then(Result::ok).unwrap_or_default()
     }

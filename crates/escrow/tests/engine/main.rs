@@ -13,7 +13,6 @@ mod commit_failure;
 mod commit_faulty;
 mod commit_forward;
 mod commit_histories;
-mod commit_intent;
 mod commit_left;
 mod commit_locks;
 mod commit_meddle;

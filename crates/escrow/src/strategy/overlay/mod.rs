@@ -101,7 +101,7 @@ struct OverlayMetadata {
     #[serde(default)]
     carved: Vec<ResourcePath>,
     /// The areas of the sandboxes whose layers it began on ([`SandboxRef::depends_on`]).
-    #[serde(default, alias = "lenders")]
+    #[serde(default)]
     depends_on: Vec<Location>,
     /// Where its changes are shown and released, if not in what lies below ([`onto`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]

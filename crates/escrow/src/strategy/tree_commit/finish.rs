@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::intent::{self, FINISHED, IntentEntry, RenameStep};
 use super::stage::staged_path;
 use super::unshare::{ReplacementCopies, entries, separate};
-use super::{CAPABILITY, TreeIntent, inline, reference, stat};
+use super::{CAPABILITY, TreeIntent, reference, stat};
 use crate::fs::walk::look_at_all;
 use crate::fs::{Cause, Dir, Fingerprint, Meta, MovedEntry, Stamp, xattr};
 use crate::model::{EntryKind, ResourcePath};
@@ -15,10 +15,7 @@ use crate::strategy::{FinishedCommit, Intent};
 
 /// Whether files of the sandbox became the original's, under another name.
 fn shares(intent: &Intent) -> Result<bool> {
-    match inline::is_inline(intent) {
-        true => Ok(inline::shares(intent)),
-        false => Ok(reference(intent)?.linked > 0),
-    }
+    Ok(reference(intent)?.linked > 0)
 }
 
 /// Takes marks and late privileges off, and remembers exactly what the commit left; also says what was moved and still has a

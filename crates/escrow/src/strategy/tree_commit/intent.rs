@@ -11,7 +11,6 @@
 //! s slot path old new …      a step; with the entries before it, it is one rename
 //! l path to file             another name for a file that stays as it is
 //! d path before after …      a directory that is dressed at the end, deepest first
-//! p …                        of a part that an earlier version released; no longer used
 //! ```
 //!
 //! Values have a fixed width (`fs::codec`), but for texts, which do not change. So the file that `finish` writes is as
@@ -32,7 +31,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{DirUpdate, KeptLink};
 use crate::fs::codec::{RecordBytes, RecordField};
-use crate::fs::xattr::Digest;
 use crate::fs::{Cause, Dir, Fingerprint, Stamp};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
@@ -238,12 +236,6 @@ pub(super) struct IntentRecords {
     directories: Vec<usize>,
 }
 
-/// What earlier versions noted of each path of a part.
-type EarlierPart = (
-    (ResourcePath, (Option<Fingerprint>, u8)),
-    (Option<(u64, Stamp)>, (Digest, Option<Location>)),
-);
-
 /// Why records cannot fail to decode: all of them were, when they were read.
 const DECODED: &str = "every record was decoded once when the file was read";
 
@@ -293,7 +285,6 @@ impl IntentRecords {
                     DirUpdate::take(&mut from)?;
                     records.directories.push(here);
                 }
-                b'p' => drop(EarlierPart::take(&mut from)?),
                 _ => return None,
             }
             if bytes[here] != b'e' {
@@ -412,13 +403,6 @@ mod tests {
             writer.entry(&entry("d/e", None, Some(3)))?;
             writer.step(0, &entry("d", None, Some(4)))?;
             writer.step(7, &entry("gone", Some(5), None))?;
-            // What a part of an earlier version left.
-            let earlier: EarlierPart = (
-                (path("d/e"), (Some(seen(6)), 1)),
-                (None, ([7; 16], Some(Location::from_bytes(b"to")))),
-            );
-            earlier.put(writer.begin(b'p'));
-            writer.append()?;
             writer.directory(&dir_update(mtime))?;
             Ok(writer.end()?.0)
         };

@@ -20,7 +20,6 @@
 //! | `undo` | the same backwards, from wherever it stopped |
 //! | `released` | what partial commits left, as the base of what their sandbox changes since |
 //! | `intent` | all of this on disk before the decision, record by record, known by its digest; `codec`: its values as bytes |
-//! | `inline` | the same as earlier versions stored it, in the journal itself |
 //!
 //! ```text
 //! <commit area>/
@@ -40,7 +39,6 @@ mod directories;
 mod finish;
 mod flags;
 mod found;
-mod inline;
 mod intent;
 mod merge;
 mod released;
@@ -48,8 +46,6 @@ mod stage;
 mod steps;
 mod undo;
 mod unshare;
-
-use serde::Deserialize;
 
 pub(super) use apply::{apply, apply_and};
 pub(super) use conflicts::{EntryAt, OriginalBase, Releases, introduced, look};
@@ -128,7 +124,7 @@ struct TreeIntent {
 }
 
 /// Another name for a file that stays as it is.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 struct KeptLink {
     path: ResourcePath,
     to: ResourcePath,
@@ -138,7 +134,7 @@ struct KeptLink {
 
 /// A directory that gets its mode, owner, attributes and times when everything in it is done; or a file that was written
 /// as it was before, which gets the time of that.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 struct DirUpdate {
     path: ResourcePath,
     /// The directory before; `None` for one that the commit puts there.
@@ -146,7 +142,6 @@ struct DirUpdate {
     before: DirMetadata,
     after: DirMetadata,
     /// Where only a part is released: no other process had changed it.
-    #[serde(default)]
     known: bool,
 }
 
@@ -157,7 +152,7 @@ impl DirUpdate {
 }
 
 /// How a directory is to look.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 struct DirMetadata {
     mode: u16,
     owner: (u32, u32),
@@ -185,27 +180,17 @@ fn reference(intent: &Intent) -> Result<IntentReference> {
 
 /// The area of the sandbox whose own tree is changed, if it is one: by a return to a snapshot.
 pub(super) fn own_area(intent: &Intent) -> Result<Option<Location>> {
-    match inline::is_inline(intent) {
-        true => Ok(inline::read(intent)?.own),
-        false => Ok(reference(intent)?.own),
-    }
+    Ok(reference(intent)?.own)
 }
 
 /// Where a commit keeps what it replaced.
 fn area_of(intent: &Intent) -> Result<Location> {
-    match inline::is_inline(intent) {
-        true => Ok(inline::read(intent)?.area),
-        false => Ok(reference(intent)?.area),
-    }
+    Ok(reference(intent)?.area)
 }
 
 /// The file system of what is changed; 0 where that is gone.
 pub(super) fn device(intent: &Intent) -> Result<u64> {
-    let original = match inline::is_inline(intent) {
-        true => inline::read(intent)?.original,
-        false => reference(intent)?.original,
-    };
-    match original.open() {
+    match reference(intent)?.original.open() {
         Err(StrategyError::Gone { .. }) => Ok(0),
         dir => Ok(dir?.meta()?.dev),
     }
@@ -235,9 +220,6 @@ pub(super) fn verify(intent: &Intent) -> Result<()> {
 
 impl TreeIntent {
     fn read(intent: &Intent) -> Result<Self> {
-        if inline::is_inline(intent) {
-            return inline::read(intent);
-        }
         let reference = reference(intent)?;
         let records = IntentRecords::read(&reference)?;
         Ok(Self {

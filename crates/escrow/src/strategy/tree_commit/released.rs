@@ -38,15 +38,7 @@ impl Released {
                 Err(StrategyError::Fs(error)) if error.is_absent() => continue,
                 tree => tree?,
             };
-            let Some(part) = &tree.part else {
-                return Err(StrategyError::Unsupported {
-                    strategy: "a directory".to_owned(),
-                    what: "be used any further".to_owned(),
-                    why: "an earlier version of Escrow committed a part of its plan; take that back with `escrow undo`, and commit it again"
-                        .to_owned(),
-                });
-            };
-            if part == of {
+            if tree.part.as_deref() == Some(of) {
                 released.add(&tree);
             }
         }
@@ -173,30 +165,5 @@ impl Released {
     /// Whether the original has something at a path by a partial commit; `None` where none tells.
     pub(in crate::strategy) fn was_there(&self, path: &ResourcePath) -> Option<bool> {
         self.paths.get(path).map(Option::is_some)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A plan of which an earlier version released a part, which recorded that elsewhere, says what to do.
-    #[test]
-    fn a_part_of_an_earlier_version_is_refused() {
-        let earlier = Intent(serde_json::json!({
-            "original": {
-                "at": "/o",
-                "identity": { "inode": 1, "born": [1, 2], "file_system": 3 },
-            },
-            "area": "/area",
-            "steps": [], "links": [], "directories": [], "linked": [], "marked": [], "part": [],
-            "finished": true,
-        }));
-        let refused = Released::read(&[earlier], "of").expect_err("it cannot be known");
-        assert!(
-            matches!(refused, StrategyError::Unsupported { .. }),
-            "{refused}"
-        );
-        assert!(refused.to_string().contains("escrow undo"), "{refused}");
     }
 }
