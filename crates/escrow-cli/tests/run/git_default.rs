@@ -180,3 +180,83 @@ fn where_no_layer_can_be_had_the_private_history_lies_over_a_copy() {
         drop(ram);
     }
 }
+
+/// The file `.git` of a linked worktree is there, and changes of a clean tree are released into the checkout.
+// rule G6, R1
+#[test]
+fn linked_worktrees_and_clean_trees_are_copied_where_no_layer_can_be_had() {
+    if !escrow_testkit::skip::require_root("a mount") {
+        return;
+    }
+    for user in [false, true] {
+        let outer = world();
+        let ram = Mounted::new(["-t", "ramfs", "ramfs"], &outer.dir("ram"));
+        sh(outer.path(), "chmod 777 ram");
+        let world = World::under(&outer.path().join("ram"));
+        let mut cli = untold(&world).cwd(world.path());
+        sh(
+            world.path(),
+            "git -C app worktree add -q -b side ../linked; echo dirty >> app/b; echo mine > app/u
+             printf 'resources:\n  linked: {type: git-checkout, at: linked}\n  app: {type: git-checkout, at: app, base: HEAD}\n' > escrow.yaml",
+        );
+        if user {
+            world.chown_to_user();
+            cli = cli.user();
+        }
+        let look = "for one in linked app; do git -c safe.directory='*' -C $one log --format=%s
+            git -c safe.directory='*' -C $one status --short; cat $one/src/a; done";
+        let inside = |plan: &str, script: &str| {
+            let script = format!("set -e; cd '{}'; {script}", world.path().display());
+            cli.ok(inside(&format!("run --plan {plan}"), &script))
+        };
+        let before = sh(world.path(), look);
+        let made = json(&cli, "plan create t -r linked -r app");
+        for one in made["sandboxes"].as_array().expect("a list") {
+            assert_eq!(one["strategy"], "git_worktree", "{made}");
+            assert!(
+                one["warnings"].to_string().contains("it is copied"),
+                "{made}"
+            );
+        }
+        let fresh = "first\none\nfirst\none\n";
+        assert_eq!(inside("t", look), fresh);
+        inside(
+            "t",
+            "test -f linked/.git; for one in linked app; do cd $one; echo x >> src/a; git commit -qam $one; git gc -q; cd ..; done",
+        );
+        let worked = "linked\nfirst\none\nx\napp\nfirst\none\nx\n";
+        assert_eq!(inside("t", look), worked);
+        cli.ok(words("checkpoint create t -m here"));
+        inside(
+            "t",
+            "cd linked; rm -r src; git commit -qam gone; cd ../app; rm b; git stash -q",
+        );
+        cli.ok(words("plan fork t f"));
+        cli.ok(words("restore t here"));
+        assert_eq!(inside("t", look), worked);
+        cli.ok(words("rollback f --yes"));
+        assert_eq!(inside("f", look), fresh);
+        cli.ok(words("commit t --yes"));
+        assert_eq!(
+            sh(world.path(), look),
+            "linked\nfirst\none\nx\napp\nfirst\n M b\n?? u\none\nx\n"
+        );
+        cli.ok(words("undo t --yes"));
+        assert_eq!(sh(world.path(), look), before);
+        // What is not committed is not overwritten.
+        inside("f", "echo theirs > app/b; echo theirs > app/u");
+        let found = cli.expect(words("--json commit f"), 4).stdout_text();
+        assert!(
+            found.contains("\"b\"") && found.contains("\"u\""),
+            "{found}"
+        );
+        for plan in ["t", "f"] {
+            cli.ok(words(&format!("cleanup {plan} --yes")));
+        }
+        assert_eq!(sh(world.path(), look), before);
+        let left = "cd app; git -c safe.directory='*' for-each-ref refs/escrow; git -c safe.directory='*' fsck --strict
+            find .git -name '*.lock' -o -name 'tmp_*'";
+        assert_eq!(sh(world.path(), left), "");
+        drop(ram);
+    }
+}

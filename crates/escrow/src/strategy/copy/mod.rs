@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
-use super::tree_commit::{Released, StageRequest, TreePreview};
+use super::tree_commit::onto::{self, TreeBase};
+use super::tree_commit::{OriginalBase, Released, Releases, StageRequest, TreePreview};
 use super::tree_strategy::{NoSwitch, TreeKind, TreeSession, TreeStrategy};
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent,
@@ -82,6 +83,9 @@ struct CopyMetadata {
     copied: u64,
     #[serde(default)]
     carved: Vec<ResourcePath>,
+    /// Where its changes are shown and released, if not in what was copied ([`onto`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    onto: Option<Original>,
 }
 
 /// A copy, opened. The original is opened only where it is needed: the copy may be all that is
@@ -91,6 +95,13 @@ struct OpenCopy {
     area: Dir,
     tree: Dir,
     carved: Vec<ResourcePath>,
+    onto: Option<Original>,
+}
+
+impl OpenCopy {
+    fn released_at(&self) -> &Original {
+        self.onto.as_ref().unwrap_or(&self.original)
+    }
 }
 
 fn open(sandbox: &SandboxRef) -> Result<OpenCopy> {
@@ -101,6 +112,7 @@ fn open(sandbox: &SandboxRef) -> Result<OpenCopy> {
         tree: area.subdir(COPY)?.subdir(TREE)?,
         area,
         carved: metadata.carved,
+        onto: metadata.onto,
     })
 }
 
@@ -307,6 +319,7 @@ impl<K: CopyKind> TreeKind for Copying<K> {
             shared: 0,
             copied: 0,
             carved: carved.clone(),
+            onto: None,
         };
         Self::created(request, &area, metadata, &report, K::message(&report))
     }
@@ -316,7 +329,10 @@ impl<K: CopyKind> TreeKind for Copying<K> {
         let area = area_of(sandbox)?;
         match session {
             Session::Shared => Ok(()),
-            Session::Exclusive => metadata.original.open().map(drop),
+            Session::Exclusive => {
+                onto::open(metadata.onto.as_ref())?;
+                metadata.original.open().map(drop)
+            }
             // A command inside may have put something else in its place.
             Session::Live(view) => tree::check_view_of(view, &area.subdir(COPY)?.subdir(TREE)?),
         }
@@ -329,9 +345,32 @@ impl<K: CopyKind> TreeSession<Copying<K>> {
         tree::check_carved(path, &open.carved)
     }
 
+    /// Gives the directory that changes are released into, and what the sandbox knows of it.
+    fn with_base<T>(
+        &self,
+        copied: &CopiedTree<'_>,
+        open: &OpenCopy,
+        work: impl FnOnce(&Dir, &dyn OriginalBase) -> Result<T>,
+    ) -> Result<T> {
+        let Some(to) = onto::open(open.onto.as_ref())? else {
+            let base = CopyBase {
+                area: &open.area,
+                copied,
+                moved: &self.moves(copied.original)?,
+            };
+            return work(copied.original, &base);
+        };
+        let releases = Releases {
+            released: copied.released,
+            original: &to,
+            moved: &self.moves(&to)?,
+        };
+        let tree = copied.original;
+        work(&to, &TreeBase { tree, releases })
+    }
+
     fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
         with(&self.reference, &self.parts, |copied, open| {
-            let moves = self.moves(copied.original)?;
             let mut found = tree::steady(|| copied.look())?;
             open.original.check_changes(&found.changes)?;
             tree::check_stray(&found.changes, &open.carved)?;
@@ -346,13 +385,10 @@ impl<K: CopyKind> TreeSession<Copying<K>> {
             let touched = touched.filter(|(path, index)| file(*index) && !changed(path));
             let touched = touched.map(|(path, _)| path);
             let kept = touched.chain(found.same).collect();
-            let base = CopyBase {
-                area: &open.area,
-                copied,
-                moved: &moves,
-            };
-            let (original, tree) = (copied.original, copied.tree.again().keeping());
-            tree_commit::look(original, &tree, diff, kept, &base, &open.carved, options)
+            let tree = copied.tree.again().keeping();
+            self.with_base(copied, open, |to, base| {
+                tree_commit::look(to, &tree, diff, kept, base, &open.carved, options)
+            })
         })
     }
 }
@@ -399,12 +435,9 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
 
     fn keep_bases(&self, changes: &[Change]) -> Result<()> {
         with(&self.reference, &self.parts, |copied, open| {
-            let base = CopyBase {
-                area: &open.area,
-                copied,
-                moved: &self.moves(copied.original)?,
-            };
-            tree_commit::keep_bases(copied.original, changes, &base)
+            self.with_base(copied, open, |to, base| {
+                tree_commit::keep_bases(to, changes, base)
+            })
         })
     }
 
@@ -464,21 +497,18 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
         let look = || self.look_at(&PreviewOptions::default());
         let found = self.found.take(request, look)?;
         with(&self.reference, &self.parts, |copied, open| {
-            let moves = self.moves(copied.original)?;
-            let source = tree_commit::StageSource {
-                area: &open.area,
-                root: &copied.tree.again().keeping(),
-                visible: |attributes| attributes,
-                whole: false,
-                base: &CopyBase {
-                    area: &open.area,
-                    copied,
-                    moved: &moves,
-                },
-            };
             let of = identity(&open.tree)?;
             let staged = StageRequest::new(request, &found, area, of);
-            tree_commit::prepare(&open.original, &source, &staged)
+            self.with_base(copied, open, |_, base| {
+                let source = tree_commit::StageSource {
+                    area: &open.area,
+                    root: &copied.tree.again().keeping(),
+                    visible: |attributes| attributes,
+                    whole: false,
+                    base,
+                };
+                tree_commit::prepare(open.released_at(), &source, &staged)
+            })
         })
     }
 
@@ -491,6 +521,11 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
 
     fn access(&self) -> Result<Access> {
         let open = open(&self.reference)?;
-        tree::access(&open.original, &open.tree, Some(&open.area), self.live())
+        tree::access(
+            open.released_at(),
+            &open.tree,
+            Some(&open.area),
+            self.live(),
+        )
     }
 }

@@ -77,10 +77,6 @@ impl CleanTree<'_> {
                 warnings.push(format!("'{shown}' cannot be brought along: {error}"));
             }
         }
-        // A linked worktree is known by this file.
-        if checkout.stat(b".git")?.is_some_and(|meta| meta.is_file()) {
-            self.bring(&checkout, &super::git_dir())?;
-        }
         if self.dress(&checkout)? {
             // git compares the times of what it wrote.
             let args = ["update-index", "-q", "--refresh"];

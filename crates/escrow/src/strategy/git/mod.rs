@@ -47,8 +47,8 @@ use self::options::GitOptions;
 use self::repository::{Head, RefMove, Repository};
 use self::session::GitSession;
 use super::error::{Result, StrategyError};
-use super::overlay::onto;
 use super::tree;
+use super::tree_commit::onto;
 use super::{
     Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, LiveView, Outcome,
     Probe, Remember, RollbackReport, Sandbox, Session, Snapshot, Strategy, Target, TargetLocation,
@@ -179,13 +179,6 @@ impl GitWorktree {
                     Some(layers) => format!("{own}; it is copied: {}", layers.reason),
                 };
                 return (Some(one.as_ref()), answer);
-            }
-            // Of a clean tree, and of a git directory that lies elsewhere, no copy is made.
-            let at = target.path().and_then(|at| Dir::open(at).ok());
-            let meta = at.and_then(|at| at.stat(GIT_DIR).ok().flatten());
-            let copies = meta.is_some_and(|meta| meta.is_dir());
-            if !copies || !matches!(clean::wanted(target), Ok(None)) {
-                return (None, answer);
             }
             first.get_or_insert(answer);
         }

@@ -119,6 +119,8 @@ pub(super) fn fill(git: &Git, repository: &Repository, head: &Head, to: &Dir) ->
     }
     copy(&from, to, b"index")?;
     copy(&shared, to, b"shallow")?;
+    // A `git gc` in the main checkout, where that is seen too, removes a linked worktree that names no checkout.
+    copy(&from, to, b"gitdir")?;
     for entry in from.entries()? {
         if entry.name.starts_with(b"sharedindex.") {
             copy(&from, to, &entry.name)?;

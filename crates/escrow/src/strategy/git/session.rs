@@ -25,7 +25,8 @@ use super::release::{Found, Look};
 use super::repository::{Head, Repository, line, path_text};
 use super::work::Work;
 use super::{
-    Both, CommitIntent, FILES, GIT, GitMetadata, NAME, RestoreIntent, git_dir, parse, refused, seed,
+    Both, CommitIntent, FILES, GIT, GIT_DIR, GitMetadata, NAME, RestoreIntent, git_dir, parse,
+    refused, seed,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -486,6 +487,15 @@ impl Sandbox for GitSession {
         access
             .mounts
             .extend(private.into_iter().map(|mount| moved(mount, at)));
+        let file = self.sandbox.checkout.as_path().join(path_text(GIT_DIR));
+        if file != at {
+            // The file that names it is no part of a copy, nor of a clean tree.
+            access.mounts.push(Mount {
+                at: Location::from(file.as_path()),
+                view: View::ReadOnly(Location::from(file)),
+                area: None,
+            });
+        }
         let borrowed = |at: &Path, repository: &Repository| Mount {
             at: Location::from(at.join(seed::BORROWED)),
             view: View::ReadOnly(Location::from(repository.objects())),

@@ -18,7 +18,6 @@ mod checkpoints;
 mod diff;
 mod layers;
 mod live_checkpoint;
-pub(super) mod onto;
 mod probe;
 mod squash;
 mod stack;
@@ -35,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
+use super::tree_commit::onto::{self, TreeBase};
 use super::tree_commit::{OriginalBase, Released, Releases, StageRequest, TreePreview};
 use super::tree_strategy::{TreeKind, TreeSession};
 use super::{
@@ -51,7 +51,6 @@ use crate::model::view::{Layers, View};
 use crate::model::{Change, DiffView, EntryInfo, EntryKind, ResourcePath, SandboxRef};
 use checkpoints::StackSwitch;
 use layers::LayerEntry;
-use onto::TreeBase;
 use stack::{LayerRef, LayerStack, LayerState};
 
 const NAME: &str = "overlay";

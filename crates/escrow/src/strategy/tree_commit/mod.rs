@@ -41,6 +41,7 @@ mod flags;
 mod found;
 mod intent;
 mod merge;
+pub(super) mod onto;
 mod released;
 mod stage;
 mod steps;

@@ -1,27 +1,25 @@
-//! Layers over one directory, released into another: a clean tree lies below, and the changes go where the user works.
+//! A sandbox of one directory, released into another: it begins as a clean tree, and its changes go where the user works.
 //!
 //! What the clean tree holds at a path is the base of a change there; times say nothing of it.
 
-use super::super::error::{Result, StrategyError};
-use super::super::tree::{self, Original};
-use super::super::tree_commit::{BaseText, EntryAt, OriginalBase, Releases};
-use super::OverlayMetadata;
-use crate::fs::{Dir, Meta};
-use crate::model::{EntryKind, ResourcePath, SandboxRef};
 use std::path::Path;
 
-/// From now on the changes of a new sandbox are shown, and released, at this directory.
+use super::super::error::Result;
+use super::super::tree::{self, Original};
+use super::{BaseText, EntryAt, OriginalBase, Releases};
+use crate::fs::{Dir, Meta};
+use crate::model::{EntryKind, ResourcePath, SandboxRef};
+
+/// From now on the changes of a new sandbox, of layers or a copy, are shown and released at this directory.
 pub(in crate::strategy) fn release_into(sandbox: &mut SandboxRef, at: &Path) -> Result<()> {
-    let mut metadata: OverlayMetadata = tree::metadata(sandbox)?;
-    metadata.onto = Some(Original::take(at)?.0);
-    sandbox.metadata = tree::stored(&metadata);
+    sandbox.metadata["onto"] = tree::stored(&Original::take(at)?.0);
     Ok(())
 }
 
 /// A clean tree as the measure of the directory that it is released into.
-pub(super) struct TreeBase<'a> {
-    pub(super) tree: &'a Dir,
-    pub(super) releases: Releases<'a>,
+pub(in crate::strategy) struct TreeBase<'a> {
+    pub(in crate::strategy) tree: &'a Dir,
+    pub(in crate::strategy) releases: Releases<'a>,
 }
 
 impl TreeBase<'_> {
@@ -64,7 +62,7 @@ impl OriginalBase for TreeBase<'_> {
     }
 }
 
-/// The directory that changes are released into, if it is not the one below.
-pub(super) fn open(onto: Option<&Original>) -> std::result::Result<Option<Dir>, StrategyError> {
+/// The directory that changes are released into, if it is not the one that the sandbox was made of.
+pub(in crate::strategy) fn open(onto: Option<&Original>) -> Result<Option<Dir>> {
     onto.map(Original::open).transpose()
 }
