@@ -115,19 +115,6 @@ pub fn parents() -> Result<BTreeMap<u32, u32>> {
     Ok(parents)
 }
 
-/// Whether a program whose name begins so works as this user in one of these directories, each given by device and inode.
-/// One that may not be looked at counts as none.
-pub fn works_in(program: &str, user: u32, dirs: &[(u64, u64)]) -> Result<bool> {
-    let works = |pid: &u32| {
-        let dir = Dir::open(Path::new(&format!("/proc/{pid}"))).ok()?;
-        let same = dir.meta().ok()?.uid == user && read(&dir, b"comm").ok()?.starts_with(program);
-        let cwd = Dir::look(Path::new(&format!("/proc/{pid}/cwd/."))).ok()?;
-        Some(same && dirs.contains(&(cwd.dev, cwd.ino)))
-    };
-    let all = numbers(Path::new("/proc"))?;
-    Ok(all.iter().any(|pid| works(pid) == Some(true)))
-}
-
 /// The threads of a process; none where it is gone.
 pub fn threads(pid: u32) -> Vec<u32> {
     numbers(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default()

@@ -1,8 +1,9 @@
 //! Programs that the engine starts for others, and how long it waits for them.
 
 use std::ffi::OsStr;
-use std::io::{Read, Write};
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// How long a program may take: the helper may have to wait for a plan, and to restore much.
@@ -31,24 +32,71 @@ pub(crate) fn output(program: Command, input: &[u8]) -> std::io::Result<Output> 
 }
 
 /// The same; of each stream so many bytes are kept.
-pub(crate) fn output_within(
-    mut program: Command,
-    input: &[u8],
-    most: u64,
-) -> std::io::Result<Output> {
-    let mut child = program
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+pub(crate) fn output_within(program: Command, input: &[u8], most: u64) -> std::io::Result<Output> {
+    let mut child = start(program)?;
     let stdout = gather(child.stdout.take(), most);
     let stderr = gather(child.stderr.take(), most);
     if let Some(mut to) = child.stdin.take() {
-        match to.write_all(input) {
-            // One that ended early says why.
-            Ok(()) | Err(_) => {}
+        feed(&mut to, input);
+    }
+    end(child, stdout, stderr)
+}
+
+/// The same, with more on standard input: what `then` returns, asked when the program has said this line.
+pub(crate) fn output_when(
+    program: Command,
+    input: &[u8],
+    line: &'static str,
+    then: impl FnOnce() -> Vec<u8>,
+) -> std::io::Result<Output> {
+    let mut child = start(program)?;
+    let (tell, told) = mpsc::channel();
+    let from = child.stdout.take();
+    let stdout = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let Some(mut from) = from.map(BufReader::new) else {
+            return bytes;
+        };
+        loop {
+            let before = bytes.len();
+            match from.read_until(b'\n', &mut bytes) {
+                // What came before is what there is.
+                Ok(0) | Err(_) => return bytes,
+                Ok(_) if bytes[before..].trim_ascii_end() == line.as_bytes() => {
+                    match tell.send(()) {
+                        // It is said twice.
+                        Ok(()) | Err(_) => {}
+                    }
+                }
+                Ok(_) => {}
+            }
+        }
+    });
+    let stderr = gather(child.stderr.take(), u64::MAX);
+    if let Some(mut to) = child.stdin.take() {
+        feed(&mut to, input);
+        // One that ended has nothing to wait for.
+        if told.recv_timeout(LIMIT).is_ok() {
+            feed(&mut to, &then());
         }
     }
+    end(child, stdout, stderr)
+}
+
+fn start(mut program: Command) -> std::io::Result<Child> {
+    let program = program.stdin(Stdio::piped()).stdout(Stdio::piped());
+    program.stderr(Stdio::piped()).spawn()
+}
+
+fn feed(to: &mut impl Write, input: &[u8]) {
+    match to.write_all(input) {
+        // One that ended early says why.
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// Waits for the end of a program.
+fn end(mut child: Child, stdout: Gathered, stderr: Gathered) -> std::io::Result<Output> {
     let until = Instant::now() + LIMIT;
     let status = loop {
         match child.try_wait()? {

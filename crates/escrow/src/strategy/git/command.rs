@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use super::super::error::{Result, StrategyError};
 use crate::fs::{Dir, Meta};
-use crate::run::program::{die_with_this_thread, output, program};
+use crate::run::program::{die_with_this_thread, output, output_when, program};
 
 /// Where the program is looked for: never in a directory that a tree could name.
 const PLACES: [&str; 2] = ["/usr/bin/git", "/usr/local/bin/git"];
@@ -187,12 +187,26 @@ impl GitCall<'_> {
     /// What it writes, or how it failed; an error where it did not end by itself: it was killed, or never started.
     pub(super) fn answer(self) -> Result<Result<Vec<u8>>> {
         let what = self.what();
-        let said = self.output()?;
-        match said.status.code() {
-            Some(0) => Ok(Ok(said.stdout)),
-            Some(_) => Ok(Err(failed(what, &said))),
-            None => Err(failed(what, &said)),
-        }
+        ended(what, &self.output()?)
+    }
+
+    /// The same, with more to read: what `then` returns, asked when git has said this line. Its error counts more than what
+    /// git says without it.
+    pub(super) fn answer_when(
+        self,
+        line: &'static str,
+        then: impl FnOnce() -> Result<&'static [u8]>,
+    ) -> Result<Result<Vec<u8>>> {
+        let (what, mut failed) = (self.what(), Ok(()));
+        let more = || match then() {
+            Ok(more) => more.to_vec(),
+            Err(error) => {
+                failed = Err(error);
+                Vec::new()
+            }
+        };
+        let said = self.start(|command, input| output_when(command, input, line, more))?;
+        failed.and_then(|()| ended(what, &said))
     }
 
     /// What it writes; `None` where it answers no (exit status 1).
@@ -230,6 +244,10 @@ impl GitCall<'_> {
     }
 
     fn output(self) -> Result<Output> {
+        self.start(output)
+    }
+
+    fn start(self, run: impl FnOnce(Command, &[u8]) -> std::io::Result<Output>) -> Result<Output> {
         let mut command = program(self.git.program.as_os_str());
         command
             .env_clear()
@@ -252,10 +270,19 @@ impl GitCall<'_> {
         die_with_this_thread(&mut command);
         let what = self.args[self.fixed..].first();
         let what = what.map_or_else(String::new, |one| one.to_string_lossy().into_owned());
-        output(command, &self.input).map_err(|error| StrategyError::Git {
+        run(command, &self.input).map_err(|error| StrategyError::Git {
             what,
             said: error.to_string(),
         })
+    }
+}
+
+/// What it wrote, or how it failed; an error where it was killed.
+fn ended(what: String, said: &Output) -> Result<Result<Vec<u8>>> {
+    match said.status.code() {
+        Some(0) => Ok(Ok(said.stdout.clone())),
+        Some(_) => Ok(Err(failed(what, said))),
+        None => Err(failed(what, said)),
     }
 }
 

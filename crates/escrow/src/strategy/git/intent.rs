@@ -9,9 +9,10 @@ use super::super::error::{Result, StrategyError};
 use super::command::Git;
 use super::history::in_git_dir;
 use super::index::IndexChange;
+use super::locks::MOVING;
 use super::release::read_all;
 use super::replace::{self, Replacement};
-use super::repository::{MOVING, RefMove, Refs, Repository, USED, line};
+use super::repository::{RefMove, Refs, Repository, USED, line};
 use crate::fs::{Cause, Dir, remove};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
@@ -231,7 +232,7 @@ impl GitIntent {
     /// Moves the references to where the release has them.
     fn move_refs(&self, git: &Git) -> Result<()> {
         let area = self.area()?;
-        let begun = self.repository.clear_locks(git, self.names(), &area)?;
+        let begun = self.repository.clear_locks(self.names(), &area)?;
         let values = self.values(git)?;
         let mut moves = Vec::new();
         for one in &self.release.moves {
@@ -263,7 +264,7 @@ impl GitIntent {
     /// Moves the references back that are where the release put them. Returns those that another process moved on.
     fn move_back(&self, git: &Git) -> Result<Vec<(ResourcePath, Location)>> {
         let area = self.area()?;
-        let begun = self.repository.clear_locks(git, self.names(), &area)?;
+        let begun = self.repository.clear_locks(self.names(), &area)?;
         let values = self.values(git)?;
         let (mut moves, mut kept) = (Vec::new(), Vec::new());
         for one in &self.release.moves {

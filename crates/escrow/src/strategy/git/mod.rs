@@ -19,6 +19,7 @@ mod command;
 mod history;
 mod index;
 mod intent;
+mod locks;
 mod make;
 mod modules;
 mod named;
@@ -551,7 +552,7 @@ impl Strategy for GitWorktree {
         // The mark does not say in which of them a killed process left locks.
         if let Some(area) = area.as_ref().filter(|_| !all.is_empty()) {
             for one in &all {
-                one.clear_locks(self.git()?, [name.as_str()].into_iter(), area)?;
+                one.clear_locks([name.as_str()].into_iter(), area)?;
             }
         }
         let mut all = all.iter();
@@ -592,7 +593,7 @@ impl GitWorktree {
             keep_ref(request.plan_id, request.target.resource_id),
         );
         let repository = repository.shared();
-        repository.settle_locks(git, &name, area)?;
+        repository.settle_locks(&name, area)?;
         let old = repository.value(git, &name)?;
         if head.commit.is_none() || old == head.commit {
             return Ok(());
@@ -609,7 +610,7 @@ impl GitWorktree {
     fn forget(&self, repository: &Repository, name: &str, area: Option<&Dir>) -> Result<()> {
         let git = self.git()?;
         if let Some(area) = area {
-            repository.settle_locks(git, name, area)?;
+            repository.settle_locks(name, area)?;
         }
         // Only a process of ours can have locked it: one that died, or a git that could not remove its lock.
         let lock = history::path_of(format!("{name}.lock").as_bytes())?;

@@ -4,32 +4,25 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
-use super::super::tree;
 use super::command::{Git, GitCall};
+use super::locks::MOVING;
 use super::place::Place;
 use super::trees::parts;
-use crate::fs::{Dir, Meta, process, remove};
+use crate::fs::Dir;
 use crate::model::text::{Location, escape};
-use crate::run::program::LIMIT;
 
 /// References by their names.
 pub(super) type Refs = BTreeMap<String, String>;
 
-/// Says in an area that references are being moved: a process that was killed may have left locks, and may have moved some.
-pub(super) const MOVING: &[u8] = b"moving";
-const BEGUN: &[u8] = b"moving-new";
-
 /// Says in an area that references, or the index, were changed, so that the objects of the release may be named.
 pub(super) const USED: &[u8] = b"used";
 
-/// How long a lock of a reference may be held by the user's git.
-const PATIENCE: Duration = Duration::from_millis(1500);
-const PAUSE: Duration = Duration::from_millis(20);
+/// What ends a transaction.
+const COMMIT: &[u8] = b"commit\0";
 
 /// How long git waits for the locks of another git process, in milliseconds.
 const LOCK_PATIENCE: [&str; 2] = [
@@ -227,8 +220,8 @@ impl Repository {
 
     /// Changes references as one, each only if it is what it was; a value of none is a reference that does not exist.
     ///
-    /// In an `area`, [`MOVING`] says that it is under way, so that locks can be removed which a killed process left, and
-    /// [`USED`] that a reference was moved. A git that ended by itself left no lock.
+    /// In an `area`, [`MOVING`] says that it is under way, the locks are written down as soon as git has them, and [`USED`]
+    /// says that a reference was moved.
     pub(super) fn move_refs(
         &self,
         git: &Git,
@@ -239,25 +232,29 @@ impl Repository {
         if moves.is_empty() {
             return Ok(());
         }
-        if let Some(area) = area {
-            remove::remove(area, BEGUN)?;
-            area.create(BEGUN, 0o600)?;
-            area.rename(BEGUN, area, MOVING)?;
-            area.sync()?;
-        }
         let args = ["update-ref", "--no-deref", "-m", message, "--stdin", "-z"];
         let owner = Dir::open(self.common())?.meta()?;
         let call = self.call(git).owned_by(&owner);
         let call = LOCK_PATIENCE.iter().fold(call, |call, one| call.set(one));
-        let done = call.args(args).input(self.transaction(moves)).answer()?;
+        let call = call.args(args);
+        let mut input = self.transaction(moves);
         let Some(area) = area else {
-            return done.map(drop);
+            input.extend(COMMIT);
+            return call.input(input).run().map(drop);
         };
+        self.begin_moving(area)?;
+        let names = || moves.iter().map(|one| one.name.as_str());
+        let done = call.input(input).answer_when("prepare: ok", || {
+            self.note_locks(names(), area)?;
+            Ok(COMMIT)
+        })?;
+        // A git that cannot remove a lock says nothing of it.
+        self.remove_noted_locks(area)?;
         let moved = match &done {
             Ok(_) => true,
             // It may have failed half way.
             Err(_) => {
-                let now = self.values(git, moves.iter().map(|one| one.name.as_str()))?;
+                let now = self.values(git, names())?;
                 moves
                     .iter()
                     .any(|one| now.get(&one.name) == one.new.as_ref())
@@ -282,7 +279,7 @@ impl Repository {
             };
             input.extend(text.into_bytes());
         }
-        input.extend(b"prepare\0commit\0");
+        input.extend(b"prepare\0");
         input
     }
 
@@ -311,67 +308,6 @@ impl Repository {
             is_id(value).then(|| ((*name).to_owned(), value.to_owned()))
         };
         Ok(named.filter_map(value).collect())
-    }
-
-    /// Whether references were being moved when a process was killed: removes the locks that it left on these.
-    pub(super) fn clear_locks<'a>(
-        &self,
-        git: &Git,
-        names: impl Iterator<Item = &'a str>,
-        area: &Dir,
-    ) -> Result<bool> {
-        let Some(begun) = area.stat(MOVING)? else {
-            return Ok(false);
-        };
-        let (own, shared) = (self.dir()?, Dir::open(self.common())?);
-        for name in names.chain(["HEAD", "packed-refs", "reftable/tables.list"]) {
-            let dir = if name == "HEAD" { &own } else { &shared };
-            let lock = format!("{name}.lock");
-            let path = super::history::path_of(lock.as_bytes())?;
-            let until = Instant::now() + PATIENCE;
-            // One of the user's git is held for a short time only.
-            while let Some(there) = dir.stat_path(&path)? {
-                if Instant::now() < until {
-                    std::thread::sleep(PAUSE);
-                    continue;
-                }
-                let (parent, name) = dir.parent(&path)?;
-                match self.was_ours(git, &there, &begun)? && tree::is_quiet(&parent, name)? {
-                    true => parent.unlink(name)?,
-                    false => break,
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    /// The same of one reference, whichever value it has by now.
-    pub(super) fn settle_locks(&self, git: &Git, name: &str, area: &Dir) -> Result<()> {
-        match self.clear_locks(git, [name].into_iter(), area)? {
-            true => Ok(area.unlink(MOVING)?),
-            false => Ok(()),
-        }
-    }
-
-    /// Whether a lock can only be that of a process of ours which was killed: of its time and user, and no git works in the
-    /// repository. git has most of its locks not open, so that alone proves nothing.
-    fn was_ours(&self, git: &Git, lock: &Meta, begun: &Meta) -> Result<bool> {
-        // No git process of ours lives longer.
-        let end = begun.ctime.sec.saturating_add_unsigned(LIMIT.as_secs());
-        let owner = Dir::open(self.common())?.meta()?.uid;
-        let user = rustix::process::geteuid();
-        let user = if user.is_root() { owner } else { user.as_raw() };
-        if lock.ctime < begun.ctime || lock.ctime.sec > end || lock.uid != user {
-            return Ok(false);
-        }
-        let call = self.call(git);
-        let said = call.args(["worktree", "list", "--porcelain", "-z"]).run()?;
-        let checkouts = parts(&said).filter_map(|one| one.strip_prefix(b"worktree "));
-        let checkouts = checkouts.map(|path| Path::new(path_text(path)));
-        let dirs = checkouts.chain([self.git_dir.as_path(), self.common()]);
-        let known = dirs.filter_map(|dir| Dir::look(dir).ok());
-        let known: Vec<_> = known.map(|dir| (dir.dev, dir.ino)).collect();
-        Ok(!process::works_in("git", user, &known)?)
     }
 }
 
