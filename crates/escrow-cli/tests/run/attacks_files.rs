@@ -207,6 +207,50 @@ const RENAME: &str = r#"
 int main(int argc, char **argv) { return rename(argv[1], argv[2]) != 0; }
 "#;
 
+/// Renames of directories take turns by a lock, also those of commands that join, and a checkpoint waits for them.
+// attack D38
+#[test]
+fn d38_a_command_held_the_lock_that_renames_wait_for() {
+    as_user_too();
+    let scene = Scene::with("overlay", |app| {
+        compile(app, "rename", RENAME);
+        compile(app, "hold", HOLD);
+        let script = "mkdir -p one/deep two/deep; echo 1 > one/deep/1; echo 2 > two/deep/2";
+        sh(app, script);
+    });
+    let script = r#"
+        ./hold / . .. "$HOME" /dev /dev/* /dev/*/* /proc/self/fd/* /proc/1/ns/* /tmp > /tmp/said &
+        until grep -q held /tmp/said; do sleep 0.01; done
+        ./rename one moved && echo ready; read nothing || :
+    "#;
+    let holder = Running::ready(scene.cli.command(in_try(script)));
+    scene.cli.ok(in_try("./rename two moved/two"));
+    scene.cli.ok("checkpoint create try");
+    assert_eq!(holder.finish().status, 0);
+    scene.unharmed();
+    scene.cli.ok("commit try");
+    sh(
+        &scene.app,
+        "test -e moved/deep/1 && test -e moved/two/deep/2 && test ! -e one",
+    );
+    assert_quiet(&scene.world);
+}
+
+/// Locks all that it can open, by both kinds of locks, and stays.
+const HOLD: &str = r#"
+int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        int flags[] = { O_RDONLY | O_NONBLOCK | O_NOCTTY, O_RDWR | O_NONBLOCK | O_NOCTTY };
+        for (int way = 0; way < 2; way++) {
+            int fd = open(argv[i], flags[way]);
+            struct flock whole = { .l_type = way ? F_WRLCK : F_RDLCK };
+            if (fd >= 0) { syscall(SYS_flock, fd, 2 | 4); fcntl(fd, F_SETLK, &whole); }
+        }
+    }
+    puts("held"); fflush(stdout); pause();
+}
+"#;
+
 /// Directories that not even their owner may enter.
 // attack C15; rule P6
 #[test]

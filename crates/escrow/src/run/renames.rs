@@ -21,7 +21,7 @@ use rustix::process::{DumpableBehavior, geteuid, getpid, set_dumpable_behavior};
 
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::notify::{self, HeldCall};
-use super::spec::{RunSpec, SOCKETS};
+use super::spec::RunSpec;
 use super::supervise::{Channel, at};
 use super::{Event, filter, landlock, sys};
 use crate::fs::areas::HALF_MOVED;
@@ -216,17 +216,17 @@ fn help(
         // It ends with the namespace all the same.
         Ok(()) | Err(_) => {}
     }
-    // Two at once would take things from each other.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let turn = fs::open(SOCKETS, flags, Mode::empty())?;
-    while !matches!(
-        fs::flock(&turn, FlockOperation::NonBlockingLockExclusive),
-        Ok(())
-    ) {
-        if !going_on() {
-            return Err(Errno::INTR);
+    // Two at once, of whichever command, would take things from each other. No command can open the file of this lock, and
+    // so none can hold it; a lock of this kind is the process's, while the shares of the file are locks of the other kind.
+    let turn = sys::adopt(spec.share);
+    loop {
+        match fs::fcntl_lock(&turn, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::AGAIN | Errno::ACCESS) if going_on() => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(errno) => return Err(errno),
         }
-        std::thread::sleep(Duration::from_millis(1));
     }
     sys::give_up_privileges(spec.capabilities())?;
     landlock::confine(spec)?;

@@ -147,7 +147,14 @@ impl Channel {
         let mut with = RecvAncillaryBuffer::new(&mut space);
         let received = {
             let mut parts = [std::io::IoSliceMut::new(&mut buffer)];
-            rustix::net::recvmsg(&self.0, &mut parts, &mut with, RecvFlags::CMSG_CLOEXEC)?
+            let mut receive =
+                || rustix::net::recvmsg(&self.0, &mut parts, &mut with, RecvFlags::CMSG_CLOEXEC);
+            match receive() {
+                // The other side ended without reading all that it was sent. The kernel says so once; what it sent
+                // before is still there.
+                Err(Errno::CONNRESET) => receive()?,
+                received => received?,
+            }
         };
         let fds = with.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -527,4 +534,22 @@ fn terminal_files() -> Vec<(OwnedFd, Mode, bool)> {
 fn file_of(terminal: &OwnedFd) -> Result<(Mode, bool), Errno> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(terminal)?.st_mode);
     Ok((mode, sys::is_exclusive(terminal)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_command_is_received_although_it_left_requests_unread() {
+        let (ours, theirs) = Channel::pair().expect("there are sockets");
+        for signal in [libc::SIGTERM, libc::SIGINT] {
+            ours.send(&Request::Signal(signal)).expect("it is there");
+        }
+        theirs.send(&Event::Exited(7)).expect("it is there");
+        drop(theirs);
+        let received = ours.receive::<Event>().expect("what was sent");
+        assert!(matches!(received, Some(Event::Exited(7))));
+        assert!(ours.receive::<Event>().expect("an end").is_none());
+    }
 }
