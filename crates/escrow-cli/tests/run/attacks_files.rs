@@ -6,24 +6,78 @@ use crate::attacks::{Scene, compile};
 use crate::work::{NO_TIMES, works};
 use crate::*;
 
+/// Inside they are attributes like any other, and the diff shows them; released, they would hide files in later sandboxes.
 // attack C7
 #[test]
 fn c7_marks_of_the_overlay_that_the_command_forges() {
-    let before = "mkdir -p d/sub e; echo 1 > d/1; echo 2 > d/sub/2; echo 3 > e/3; echo f > f";
-    let script = r#"
+    as_user_too();
+    for strategy in STRATEGIES {
+        let before = "mkdir -p d/sub e; echo 1 > d/1; echo 2 > d/sub/2; echo 3 > e/3; echo f > f";
+        let scene = Scene::with(strategy, |app| {
+            sh(app, before);
+        });
+        let script = r#"set -eu
             for mark in opaque redirect whiteout origin metacopy impure nlink protattr upper escrow escrow-stamp; do
                 setfattr -n user.overlay.$mark -v y d; setfattr -n user.overlay.$mark -v /e f
             done
             mkdir n; setfattr -n user.overlay.opaque -v y n; setfattr -n user.overlay.whiteouts -v y n
-            echo new > n/new; setfattr -n user.overlay.whiteout -v y n/new
+            echo new > n/new; setfattr -n user.overlay.whiteout -v y n/new; setfattr -n user.kept -v 7 n/new
             setfattr -n user.overlay.opaque -v x e; setfattr -n user.overlay.overlay.opaque -v y e
-            : > d/zero; setfattr -n user.overlay.whiteout -v y d/zero
-        "#;
-    works(
-        before,
-        script,
-        "test -e d/1 && test -e d/sub/2 && test -e e/3",
+            setfattr -n user.overlay.opaque -v x .
+            for empty in d/zero n/zero; do : > $empty; setfattr -n user.overlay.whiteout -v y $empty; done
+            test -e d/1 && test -e d/sub/2 && test -e e/3 && test -e d/zero && test -e n/zero"#;
+        assert_eq!(scene.run(script).status, 0, "{strategy}");
+        scene.unharmed();
+        if is_root() && strategy != "overlay" {
+            let path = scene.cli.ok("path try app");
+            let mark = "setfattr -n trusted.overlay.opaque -v y e src; setfattr -h -n trusted.overlay.origin -v 0 link";
+            sh(Path::new(path.trim_end()), mark);
+        }
+        let listed = scene.cli.ok("diff try --name-status");
+        has(&listed, ["P\td\n", "P\te\n", "P\tf\n", "A\td/zero\n"]);
+        let commit = scene.cli.expect("commit try", 0);
+        let told = [commit.stdout_text(), commit.stderr_text()].concat();
+        let named = [
+            "d/zero: attribute user.overlay.whiteout left out",
+            "app:e: ",
+            "app:f: ",
+            "app:n/new: ",
+        ];
+        has(&told, named);
+        sh(
+            &scene.app,
+            "test -z \"$(getfattr -R -h -m 'overlay' . )\"; test \"$(getfattr --only-values -n user.kept n/new)\" = 7",
+        );
+        scene.cli.plan("later", ".", "overlay");
+        let seen = "cat d/zero n/zero && ls d/zero n/zero d/1 d/sub/2 e/3";
+        scene.cli.ok(inside("run --plan later", seen));
+        scene.cli.ok("undo try");
+        assert_quiet(&scene.world);
+    }
+}
+
+/// The kernel takes an empty file that is marked so for deleted, and it may be marked in the original.
+// attack C7
+#[test]
+fn c7_a_file_that_is_marked_in_the_original_was_hidden_in_silence() {
+    as_user_too();
+    let (world, cli) = world();
+    sh(
+        world.at("app"),
+        ": > src/init; setfattr -n user.overlay.whiteout -v y src/init",
     );
+    if !is_root() {
+        let said = cli.run("plan create auto --resource .").stderr_text();
+        has(&said, ["src/init", "user.overlay.whiteout"]);
+        cli.ok(inside("run --plan auto", "cat src/init"));
+    }
+    let made = cli.run("plan create layer --resource . --strategy overlay");
+    assert!(is_root() || made.stderr_text().contains("src/init"));
+    let said = cli
+        .run(inside("run --plan layer", "cat src/init"))
+        .stderr_text();
+    has(&said, ["the command failed", "src/init"]);
+    assert_quiet(&world);
 }
 
 /// A device of number 0:0 is how a layer says that a name is gone.

@@ -109,6 +109,11 @@ pub fn set(of: &EntryHandle<'_>, name: &[u8], value: &[u8]) -> Result<()> {
     })
 }
 
+/// Whether an attribute is a mark of an overlay file system, of either kind: it can hide files where it lies in a layer.
+pub fn is_overlay_mark(name: &[u8]) -> bool {
+    name.starts_with(b"user.overlay.") || name.starts_with(b"trusted.overlay.")
+}
+
 /// Whether a failed [`set`] says that this user or this file system cannot keep the attribute.
 pub fn cannot_be_kept(errno: Errno) -> bool {
     matches!(errno, Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS)

@@ -82,7 +82,7 @@ fn disjoint(own: u32, mut ranges: Vec<IdRange>) -> Vec<IdRange> {
 
 /// Goes into a new user namespace. Returns what has to be said when it has fewer groups than it could have. Many systems
 /// grant groups to every user and have no helper: nothing is said then, unless a file of such a group is found (see
-/// `strategy/overlay/unmapped.rs`).
+/// `strategy/overlay/unusable.rs`).
 pub(super) fn enter() -> StepResult<Option<String>> {
     let groups = granted();
     if groups.is_empty() || helper().is_none() {

@@ -15,7 +15,6 @@ use crate::model::{Change, EntryKind, ResourcePath};
 /// What each changed path of a sandbox would become, with what is `merged` in the place of its own: without the privileges that a commit drops, and without sockets.
 pub(super) fn sandbox(
     root: &dyn VersionSource,
-    visible: fn(Xattrs) -> Xattrs,
     changes: &[Change],
     merged: &BTreeMap<ResourcePath, Vec<u8>>,
 ) -> Result<VersionDigests> {
@@ -34,7 +33,7 @@ pub(super) fn sandbox(
         };
         let file = root.file(path, &meta).filter(|_| !meta.is_dir());
         let digest = if meta.is_dir() {
-            directory(&meta, &visible(tree::xattrs_of(&root.dir(path)?)?))
+            directory(&meta, &root.released(tree::xattrs_of(&root.dir(path)?)?))
         } else if let Some(known) = file.and_then(|file| same.get(&file)) {
             *known
         } else {
@@ -49,9 +48,9 @@ pub(super) fn sandbox(
             match merged.get(path) {
                 Some(text) => {
                     let content = blake3::hash(text).as_bytes().to_vec();
-                    version(&meta, &visible(attributes), Some(content))
+                    version(&meta, &root.released(attributes), Some(content))
                 }
-                None => leaf((&dir, name), &meta, &visible(attributes))?,
+                None => leaf((&dir, name), &meta, &root.released(attributes))?,
             }
         };
         same.extend(file.map(|file| (file, digest)));

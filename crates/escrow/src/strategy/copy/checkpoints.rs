@@ -26,7 +26,8 @@ use crate::fs::atomic_file;
 use crate::fs::copy::{clock, settle};
 use crate::fs::manifest::{Manifest, RecordIndex};
 use crate::fs::place::{CopyOptions, DirAndName, DirLook, Placer};
-use crate::fs::{Dir, Fingerprint, Meta, Stamp, remove, xattr};
+use crate::fs::xattr::{self, Xattrs};
+use crate::fs::{Dir, Fingerprint, Meta, Stamp, remove};
 use crate::model::{Change, ChangedField, DiffView, EntryInfo, EntryKind, ResourcePath};
 use crate::strategy::copy::diff::{CopiedTree, CopyScan, OriginalState, remark};
 use crate::strategy::error::{Result, StrategyError};
@@ -413,6 +414,11 @@ impl VersionSource for RestoreTarget<'_> {
         Ok(self.holder(path).parent(path)?)
     }
 
+    /// Nothing is released: the sandbox becomes as it was.
+    fn released(&self, attributes: Xattrs) -> Xattrs {
+        attributes
+    }
+
     fn meta(&self, path: &ResourcePath) -> Result<Option<Meta>> {
         if let Some(entry) = self.snapshot.entry(path) {
             let meta = self.snapshot.tree.stat_path(path)?;
@@ -607,7 +613,6 @@ fn stage_restore(
     let source = StageSource {
         area,
         root: &target,
-        visible: |attributes| attributes,
         base: &OwnTree,
         whole: true,
     };

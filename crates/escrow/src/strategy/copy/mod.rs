@@ -430,7 +430,7 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
         let tree = &open(&self.reference)?.tree;
-        tree_digest::sandbox(tree, |attributes| attributes, changes, &self.found.merged())
+        tree_digest::sandbox(tree, changes, &self.found.merged())
     }
 
     fn keep_bases(&self, changes: &[Change]) -> Result<()> {
@@ -503,7 +503,6 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
                 let source = tree_commit::StageSource {
                     area: &open.area,
                     root: &copied.tree.again().keeping(),
-                    visible: |attributes| attributes,
                     whole: false,
                     base,
                 };

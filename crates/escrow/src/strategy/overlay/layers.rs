@@ -21,8 +21,6 @@ const REFUSED: [&str; 2] = ["user.overlay.redirect", "user.overlay.metacopy"];
 /// A user's own attributes of these names are stored with the prefix doubled.
 const ESCAPED: &[u8] = b"user.overlay.overlay.";
 const OWN: &[u8] = b"user.overlay.";
-/// What another, privileged kind of overlay would use; no user's data either.
-const FOREIGN: &[u8] = b"trusted.overlay.";
 
 /// What an entry of the upper layer means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,8 +172,7 @@ pub(super) fn visible(attributes: Xattrs) -> Xattrs {
             if let Some(rest) = name.strip_prefix(ESCAPED) {
                 return Some(([OWN, rest].concat(), value));
             }
-            let hidden = name.starts_with(OWN) || name.starts_with(FOREIGN);
-            (!hidden).then_some((name, value))
+            (!name.starts_with(OWN)).then_some((name, value))
         })
         .collect();
     seen.sort_unstable();

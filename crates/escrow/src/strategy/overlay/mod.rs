@@ -21,7 +21,7 @@ mod live_checkpoint;
 mod probe;
 mod squash;
 mod stack;
-mod unmapped;
+mod unusable;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -30,6 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
@@ -206,8 +207,9 @@ impl TreeKind for Overlay {
                 ..Probe::no(format!("'{}' {what}", point.display()))
             };
         }
-        if answer.works {
-            answer.limit = unmapped::limit(original, most);
+        // Root can change whatever it sees; what is hidden is looked for when a command has failed.
+        if answer.works && (area.is_none() || !geteuid().is_root()) {
+            answer.limit = unusable::limit(original, most);
         }
         answer.remember = Remember::Never;
         answer
@@ -359,7 +361,7 @@ impl Sandbox for TreeSession<Overlay> {
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
         let upper = &open(&self.reference)?.upper;
-        tree_digest::sandbox(upper, layers::visible, changes, &self.found.merged())
+        tree_digest::sandbox(upper, changes, &self.found.merged())
     }
 
     fn keep_bases(&self, changes: &[Change]) -> Result<()> {
@@ -433,7 +435,6 @@ impl Sandbox for TreeSession<Overlay> {
         let source = tree_commit::StageSource {
             area: &open.area,
             root: &upper.keeping(),
-            visible: layers::visible,
             whole: false,
             base: if onto.is_some() { &contents } else { &base },
         };

@@ -343,7 +343,7 @@ impl Sandbox for TreeSession<Subvolume> {
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
         let tree = &open(&self.reference)?.tree;
-        tree_digest::sandbox(tree, |attributes| attributes, changes, &self.found.merged())
+        tree_digest::sandbox(tree, changes, &self.found.merged())
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
@@ -390,7 +390,6 @@ impl Sandbox for TreeSession<Subvolume> {
         let source = tree_commit::StageSource {
             area: &open.area,
             root: &open.tree.again().keeping(),
-            visible: |attributes| attributes,
             whole: false,
             base: &FrozenBase {
                 base: &open.base,

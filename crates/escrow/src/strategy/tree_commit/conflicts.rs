@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::merge::{self, BaseText};
-use super::{CAPABILITY, Released, TreePreview, VersionSource, privileges, sort};
+use super::{Released, TreePreview, VersionSource, privileges, sort};
 use crate::fs::dir::DirEntry;
 use crate::fs::state_dir;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, Fingerprint, FsError, Meta, MovedEntries};
+use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, FsError, Meta, MovedEntries};
+use crate::model::text::escape;
 use crate::model::{
     Change, ChangeKind, ChangedField, Conflict, DiffView, EntryInfo, EntryKind, ResourcePath,
 };
@@ -451,19 +454,62 @@ fn note(
                     LinkState::First => {}
                 }
             }
-            let power = xattr::get_at(&dir, name, CAPABILITY)
-                .map_err(|errno| dir.error("read the attributes of", name, Cause::Os(errno)))?;
-            let power = power.map(|value| (CAPABILITY.to_vec(), value));
-            let dropped = introduced(change, meta.mode, &power.into_iter().collect());
-            let what = format!("{} dropped", dropped.join(" and "));
+            let names = names_of(sandbox, &change.path)?;
+            let dropped = introduced(change, meta.mode, &xattr::without_values(names.clone()));
+            let dropped =
+                (!dropped.is_empty()).then(|| format!("{} dropped", dropped.join(" and ")));
+            let what = [dropped, marks(sandbox, names)].into_iter().flatten();
+            let what = what.reduce(|one, other| format!("{one}; {other}"));
             Ok(NewVersion {
-                note: (!dropped.is_empty()).then_some(PreviewNote { path, what }),
+                note: what.map(|what| PreviewNote { path, what }),
                 room,
                 meta: Some(meta),
             })
         }
-        _ => Ok(NewVersion::default()),
+        EntryKind::Directory | EntryKind::Symlink | EntryKind::Fifo => {
+            let what = marks(sandbox, names_of(sandbox, &change.path)?);
+            Ok(NewVersion {
+                note: what.map(|what| PreviewNote { path, what }),
+                ..NewVersion::default()
+            })
+        }
     }
+}
+
+/// The names of the attributes of a new version; none where it is gone.
+fn names_of(sandbox: &dyn VersionSource, path: &ResourcePath) -> Result<Vec<Vec<u8>>> {
+    let (dir, names) = match path.is_root() {
+        true => {
+            let dir = sandbox.dir(path)?;
+            let names = xattr::names(&EntryHandle::of(&dir));
+            (dir, names)
+        }
+        false => {
+            let (dir, name) = sandbox.parent(path)?;
+            let names = xattr::names_at(&dir, name);
+            (dir, names)
+        }
+    };
+    match names {
+        Err(Errno::NOENT) => Ok(Vec::new()),
+        names => Ok(names.map_err(|errno| {
+            dir.error("read the attributes of", path.as_bytes(), Cause::Os(errno))
+        })?),
+    }
+}
+
+/// Says which marks of an overlay, among these attributes of a new version, are left out.
+fn marks(sandbox: &dyn VersionSource, names: Vec<Vec<u8>>) -> Option<String> {
+    let seen = sandbox.visible()(xattr::without_values(names));
+    let mut marks = seen.iter().filter(|(name, _)| xattr::is_overlay_mark(name));
+    let first = escape(&marks.next()?.0);
+    let more = match marks.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "attribute {first}{more} left out: a mark of overlay file systems"
+    ))
 }
 
 /// Files whose new versions do not have the owner or the group of the old ones, because the user can give files only to

@@ -111,7 +111,7 @@ impl StageJob<'_> {
                 None => self.parent(path, &seen.meta(dir.meta()?))?,
             };
             let meta = self.looks(path, &new)?;
-            let attributes = (self.source.visible)(tree::xattrs_of(&new)?);
+            let attributes = self.source.root.released(tree::xattrs_of(&new)?);
             self.digest(path, || Ok(tree_digest::directory(&meta, &attributes)))?;
             dressing.after.mode = meta.mode;
             dressing.after.owner = match change.fields.contains(&ChangedField::Owner) {

@@ -61,7 +61,7 @@ use self::intent::{IntentRecords, IntentReference, RecordFileDigest};
 use super::Intent;
 use super::error::{Result, StrategyError};
 use super::tree::{Original, STAGE};
-use crate::fs::xattr::Xattrs;
+use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Dir, Fingerprint, Meta, Stamp};
 use crate::model::text::Location;
 use crate::model::{Conflict, EntryKind, ResourcePath};
@@ -91,6 +91,13 @@ pub(super) trait VersionSource {
     /// The attributes of an entry of it as its user sees them.
     fn visible(&self) -> fn(Xattrs) -> Xattrs {
         |attributes| attributes
+    }
+
+    /// The same as they are released: a mark of an overlay would hide files in later sandboxes.
+    fn released(&self, attributes: Xattrs) -> Xattrs {
+        let mut seen = self.visible()(attributes);
+        seen.retain(|(name, _)| !xattr::is_overlay_mark(name));
+        seen
     }
 
     /// What tells which paths are names of one file, of the version at a path; `None` where it has no other.

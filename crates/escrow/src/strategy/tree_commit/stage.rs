@@ -35,8 +35,6 @@ pub(in crate::strategy) struct StageSource<'a> {
     pub(in crate::strategy) area: &'a Dir,
     /// What holds them, under the paths they have in the resource.
     pub(in crate::strategy) root: &'a dyn VersionSource,
-    /// The attributes of an entry of it as its user sees them.
-    pub(in crate::strategy) visible: fn(Xattrs) -> Xattrs,
     /// They stay where they are: what is staged is a copy, with everything it has.
     pub(in crate::strategy) whole: bool,
     /// What the sandbox knows of the original.
@@ -275,7 +273,7 @@ impl StageJob<'_> {
     fn apply_metadata(&mut self, path: &ResourcePath, to: &ResourcePath) -> Result<Meta> {
         let model = self.source.root.dir(path)?;
         let staged = self.stage.dir(to)?;
-        let attributes = (self.source.visible)(model.xattrs()?);
+        let attributes = self.source.root.released(model.xattrs()?);
         let look = DirLook::new(self.looks(path, &model)?, attributes);
         self.digest(path, || {
             Ok(tree_digest::directory(&look.meta, &look.attributes))
@@ -348,7 +346,7 @@ impl StageJob<'_> {
             }
             (None, None) => self.copy(change, (from, name), at, meta)?,
             (None, Some(text)) => {
-                let attributes = (self.source.visible)(tree::xattrs(from, name)?);
+                let attributes = self.source.root.released(tree::xattrs(from, name)?);
                 let looks = Some((*meta, attributes));
                 let (to, to_name) = at;
                 tree::put(to, to, &change.path, to_name, looks, &mut &text[..])?;
@@ -435,13 +433,11 @@ impl StageJob<'_> {
         };
         let fail = |errno| from.error("read the attributes of", name, Cause::Os(errno));
         let attributes = xattr::without_values(names.map_err(fail)?);
-        let seen = (self.source.visible)(attributes.clone());
-        let plain = |one: &(Vec<u8>, Vec<u8>)| attributes.contains(one);
-        // An attribute that is stored under another name must be written anew, and what is linked has
-        // no privilege, so that one which appears later is known for what it is.
+        let seen = self.source.root.released(attributes.clone());
+        // What is linked has no privilege, so that one which appears later is known for what it is.
         let privileged = attributes.iter().any(|(name, _)| name == CAPABILITY)
             || (meta.is_file() && !introduced(change, meta.mode, &attributes).is_empty());
-        if privileged || !seen.iter().all(plain) {
+        if privileged {
             return Ok(None);
         }
         if opened.as_ref().is_some_and(|(file, _)| !is_quiet(file)) {
@@ -478,7 +474,7 @@ impl StageJob<'_> {
                 let goes = dropped.contains(&"capabilities");
                 attributes.retain(|(name, _)| !goes || name != CAPABILITY);
             }
-            *attributes = (self.source.visible)(std::mem::take(attributes));
+            *attributes = self.source.root.released(std::mem::take(attributes));
         };
         let options = CopyOptions {
             lossy: true,

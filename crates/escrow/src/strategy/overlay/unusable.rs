@@ -1,5 +1,7 @@
-//! Finds files of an original that a command in an overlay could not change although its user may change them
-//! outside (unmapped owners and groups).
+//! Finds files of an original that a command in an overlay could not use as outside: it could not see them, or not change
+//! them although its user may (unmapped owners and groups).
+//!
+//! Empty files that are marked as whiteouts, as in a layer, count as deleted for the kernel.
 //!
 //! Before the kernel changes an entry of the lower layer it copies it up, with every directory above it; it refuses
 //! (`EOVERFLOW`) where the owner or the group of one of them is not mapped in the namespace of the mount. An ordinary
@@ -14,6 +16,7 @@ use std::path::Path;
 use rustix::fs::{Access, AtFlags, accessat};
 use rustix::process::{getegid, geteuid};
 
+use super::layers;
 use crate::fs::accounts::{self, IdRange};
 use crate::fs::{Dir, Meta};
 use crate::model::ResourcePath;
@@ -38,6 +41,14 @@ struct UnchangeableEntry {
     because: (ResourcePath, UnmappedOwner),
 }
 
+/// What a command could not use.
+enum UnusableEntry {
+    /// It could not see this one.
+    Hidden(ResourcePath),
+    /// It could not change this one.
+    Unchangeable(UnchangeableEntry),
+}
+
 /// The ids of the user.
 struct UserIds {
     user: u32,
@@ -60,18 +71,19 @@ impl UserIds {
 }
 
 /// What a command of this user could not do in an overlay of `original`, in words for people; `None` if nothing was found
-/// in the first `most` entries. Root mounts without a user namespace, so there is never anything.
+/// in the first `most` entries. Root mounts without a user namespace, so it can change everything that it sees.
 pub(super) fn limit(original: &Path, most: usize) -> Option<String> {
-    if geteuid().is_root() {
-        return None;
-    }
-    let ids = UserIds {
+    let ids = (!geteuid().is_root()).then(|| UserIds {
         user: geteuid().as_raw(),
         group: getegid().as_raw(),
         granted: idmap::granted(),
-    };
+    });
     // What cannot be opened is reported by who makes the sandbox.
-    let found = look(&Dir::open(original).ok()?, &ids, most)?;
+    let found = match look(&Dir::open(original).ok()?, ids.as_ref(), most)? {
+        UnusableEntry::Hidden(path) => return Some(hidden(&path)),
+        UnusableEntry::Unchangeable(found) => found,
+    };
+    let ids = ids?;
     let why = match found.because.1 {
         UnmappedOwner::Granted(_) => Some(idmap::namespace(&ids.granted).err()?),
         UnmappedOwner::User(_) | UnmappedOwner::Group(_) => None,
@@ -79,8 +91,8 @@ pub(super) fn limit(original: &Path, most: usize) -> Option<String> {
     Some(said(&found, why.as_deref(), ids.user))
 }
 
-/// The first entry that is stuck; one that needs a granted group only if there is no other.
-fn look(root: &Dir, ids: &UserIds, most: usize) -> Option<UnchangeableEntry> {
+/// The first entry that is hidden or stuck; one that needs a granted group only if there is no other.
+fn look(root: &Dir, ids: Option<&UserIds>, most: usize) -> Option<UnusableEntry> {
     let mut granted = None;
     let mut looked_at = 0;
     let mut waiting = VecDeque::from([(ResourcePath::root(), None)]);
@@ -103,15 +115,19 @@ fn look(root: &Dir, ids: &UserIds, most: usize) -> Option<UnchangeableEntry> {
                 continue;
             }
             let here = path.join(&name);
+            // What vanished hides nothing.
+            if meta.is_file() && layers::is_hidden(&dir, &name, &meta).unwrap_or(false) {
+                return Some(UnusableEntry::Hidden(here));
+            }
             let because = match &above {
                 // Another process's directory cannot be copied up, whosever its entries are.
                 Some((_, UnmappedOwner::User(_) | UnmappedOwner::Group(_))) => above.clone(),
-                above => match ids.foreign(&meta) {
+                above => match ids.and_then(|ids| ids.foreign(&meta)) {
                     Some(foreign) => Some((here.clone(), foreign)),
                     None => above.clone(),
                 },
             };
-            if let Some(because) = &because
+            if let (Some(because), Some(ids)) = (&because, ids)
                 && may_change(&dir, &name, &meta, ids.user)
             {
                 let stuck = UnchangeableEntry {
@@ -120,7 +136,9 @@ fn look(root: &Dir, ids: &UserIds, most: usize) -> Option<UnchangeableEntry> {
                 };
                 match because.1 {
                     UnmappedOwner::Granted(_) => granted = granted.or(Some(stuck)),
-                    UnmappedOwner::User(_) | UnmappedOwner::Group(_) => return Some(stuck),
+                    UnmappedOwner::User(_) | UnmappedOwner::Group(_) => {
+                        return Some(UnusableEntry::Unchangeable(stuck));
+                    }
                 }
             }
             if meta.is_dir() {
@@ -128,13 +146,20 @@ fn look(root: &Dir, ids: &UserIds, most: usize) -> Option<UnchangeableEntry> {
             }
         }
     }
-    granted
+    granted.map(UnusableEntry::Unchangeable)
 }
 
 /// Whether this user may change an entry where it lies: its mode as its owner, or what it holds.
 fn may_change(dir: &Dir, name: &[u8], meta: &Meta, user: u32) -> bool {
     let flags = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW;
     meta.uid == user || accessat(dir, name, Access::WRITE_OK, flags).is_ok()
+}
+
+fn hidden(path: &ResourcePath) -> String {
+    format!(
+        "commands inside cannot see '{path}': its attribute user.overlay.whiteout marks it as deleted for an overlay; \
+        `setfattr -x user.overlay.whiteout` takes it off"
+    )
 }
 
 fn said(stuck: &UnchangeableEntry, why: Option<&str>, user: u32) -> String {
