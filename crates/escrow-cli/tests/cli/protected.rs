@@ -70,6 +70,37 @@ fn a_declared_resource_is_protected_before_it_is_used() {
     cli.ok("commit q --yes");
 }
 
+/// A directory that leads to a protected path can be closed, or opened to others, without a change of that path.
+// rule S6
+#[test]
+fn a_protected_paths_parent_could_be_closed() {
+    as_user_too();
+    let protect = "deny [write, commit] * app:.github/workflows/**";
+    let (world, cli) = configured("{ app: { at: app } }", protect);
+    let before = signature(&world.at("work/app"));
+    for script in [
+        "chmod 000 app/.github",
+        "chmod 0777 app/.github",
+        "chmod 000 app",
+    ] {
+        for resource in ["app", "./app/.github", "."] {
+            // Of a plan of the directory below, the one above is no part.
+            if resource.ends_with(".github") && script.ends_with("app") {
+                continue;
+            }
+            denied(&cli, resource, script);
+        }
+    }
+    unchanged(&before, world.at("work/app"));
+    // One that leads to nothing protected can be.
+    cli.plan("q", "app", "filesystem_copy");
+    cli.ok(inside(
+        "run --plan q",
+        "mkdir app/other && chmod 0711 app/other",
+    ));
+    cli.ok("commit q --yes");
+}
+
 /// What is declared may not be there yet: who makes it makes what is protected.
 // rule S6
 #[test]

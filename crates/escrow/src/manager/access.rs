@@ -332,12 +332,13 @@ impl Manager {
         for change in &diff.changes {
             let kind = change.new.as_ref().map(|new| new.kind);
             let form = match (kind, change.kind) {
-                (Some(EntryKind::Symlink), _) => ResultingEntry::Link,
+                (Some(EntryKind::Symlink), _)
+                | (Some(EntryKind::Directory), ChangeKind::ModeChanged) => ResultingEntry::Rerouted,
                 (Some(EntryKind::Directory), ChangeKind::Added) => ResultingEntry::Directory,
                 _ => ResultingEntry::Entry,
             };
             let mut authorized = self.authorize(plan, action, &names.of(&change.path), form);
-            if form == ResultingEntry::Link {
+            if form == ResultingEntry::Rerouted {
                 let mut beyond = names.beyond(&change.path);
                 let authorize_one = |_, scope| self.authorize(plan, action, &[scope], form);
                 authorized = authorized.and_then(|()| beyond.try_fold((), authorize_one));

@@ -27,8 +27,8 @@ use rules::{Fault, Rule, WrittenRule};
 pub enum ResultingEntry {
     /// It is used, or changes.
     Entry,
-    /// It becomes a link: whatever lies below it is another thing from then on.
-    Link,
+    /// It becomes a link, or a directory with another mode or owner: what lies below it is another thing from then on, or closed.
+    Rerouted,
     /// It becomes a directory: the way to what lies below it.
     Directory,
     /// Anything below it may change, and no process will look at what did.

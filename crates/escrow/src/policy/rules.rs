@@ -139,7 +139,7 @@ impl Rule {
             // Every path of the resource is concerned.
             (RuleCoverage::Paths(rule, _), Scope::Resource(name)) => {
                 let all =
-                    self.denies && matches!(form, ResultingEntry::Link | ResultingEntry::Whole);
+                    self.denies && matches!(form, ResultingEntry::Rerouted | ResultingEntry::Whole);
                 all && rule.as_ref().is_none_or(|rule| named(rule, name))
             }
             (RuleCoverage::Paths(rule, paths), Scope::Path(name, path)) => {
@@ -178,13 +178,14 @@ impl PathGlob {
             let path = Path::new(OsStr::from_bytes(path));
             globs.iter().any(|glob| glob.is_match(path))
         };
-        // To be permitted, the way must be a directory; to be denied, it must lead elsewhere.
+        // To be permitted, the way must be a directory; to be denied, it must lead elsewhere, or be closed.
         let way = match denies {
-            true => form == ResultingEntry::Link,
+            true => form == ResultingEntry::Rerouted,
             false => form == ResultingEntry::Directory,
         };
         let bytes = path.as_bytes();
-        if any(&self.exact, bytes) || way && any(&self.above, bytes) {
+        let above = || any(&self.above, bytes) || denies && path.is_root();
+        if any(&self.exact, bytes) || way && above() {
             return true;
         }
         let folded = fold(path);
