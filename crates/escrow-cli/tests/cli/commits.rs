@@ -439,6 +439,7 @@ fn an_ordinary_user_commits_into_closed_directories() {
 // attack D36; rule S5
 #[test]
 fn d36_a_lock_of_a_stranger_was_waited_for_in_silence() {
+    as_user_too();
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app");
     put(&cli, "try app second", "new\n");

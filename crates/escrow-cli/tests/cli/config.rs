@@ -572,6 +572,7 @@ fn types_in_files_of_their_own_belong_to_the_configuration() {
 // attack D29; rule S5
 #[test]
 fn d29_a_named_pipe_kept_a_command_waiting() {
+    as_user_too();
     let (world, cli) = world();
     cli.ok("plan create try");
     sh(world.path(), "mkfifo pipe");

@@ -146,6 +146,7 @@ fn a_kept_version_that_is_linked_elsewhere_can_be_restored() {
 // attack D34
 #[test]
 fn d34_forged_undo_data_was_restored_as_true() {
+    as_user_too();
     let (world, cli) = world();
     let original = world.at("app");
     write(original.join("second"), "old\n");
@@ -193,6 +194,7 @@ fn d34_forged_undo_data_was_restored_as_true() {
 // attack D35
 #[test]
 fn d35_gc_removed_any_path_that_was_put_into_the_state() {
+    as_user_too();
     let (world, cli) = world();
     let victim = world.dir("victim");
     write(victim.join("precious"), "kept\n");

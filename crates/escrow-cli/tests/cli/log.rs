@@ -258,6 +258,7 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
 // attack D30; rule S7
 #[test]
 fn d30_the_end_of_the_log_was_cut_off() {
+    as_user_too();
     let (world, cli) = world();
     cli.ok("plan create try");
     cli.ok("plan create more");

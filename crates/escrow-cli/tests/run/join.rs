@@ -9,6 +9,7 @@ use crate::*;
 // attack D37
 #[test]
 fn d37_two_homes_had_commands_on_one_layer() {
+    as_user_too();
     let world = World::under(Path::new("/dev/shm"));
     let original = world.dir("app");
     write(original.join("a.txt"), "one\n");
