@@ -368,6 +368,11 @@ impl Drop for PassedOn {
     }
 }
 
+/// The caller's variable of a name, also one that is empty.
+pub(crate) fn callers_variable(name: &OsStr) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
 /// A variable that is set to something.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())

@@ -124,8 +124,8 @@ pub(crate) struct RunOptions {
     /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
     #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "hide", "show", "memory", "pids", "cpu", "disk", "timeout", "allow_userns"])]
     unconfined: bool,
-    /// Set a variable for the command; can be repeated
-    #[arg(short, long, value_name = "NAME=VALUE")]
+    /// Set a variable for the command, or pass yours of this name; can be repeated
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<OsString>,
 }
 
@@ -264,8 +264,8 @@ impl RunOptions {
             true => context.manager.run_unconfined(&plan, &request),
             false => context.manager.run(&plan, &request),
         };
-        let (status, denied) = match ended {
-            Ok(ended) => (ended.exit.status(), ended.denied),
+        let (status, denied, not_passed) = match ended {
+            Ok(ended) => (ended.exit.status(), ended.denied, ended.not_passed),
             Err(error) => {
                 session.keep_or_drop();
                 let status = match &error {
@@ -288,6 +288,7 @@ impl RunOptions {
             "scratch": [],
             "conflicts": [],
             "denied": denied,
+            "not_passed": not_passed,
         });
         show_denied(&denied, ui);
         let done = session.end(status, &mut answer);
@@ -376,9 +377,15 @@ impl RunOptions {
                     OsStr::from_bytes(name).into(),
                     OsStr::from_bytes(value).into(),
                 )),
+                (Some(_), None) if let Some(value) = context::callers_variable(typed) => {
+                    Ok((typed.clone(), value))
+                }
                 _ => {
                     let typed = typed.to_string_lossy();
-                    Err(Failure::usage(format!("'{typed}' is not NAME=VALUE")).status(2))
+                    Err(Failure::usage(format!(
+                        "'{typed}' is neither NAME=VALUE nor a variable that is set here"
+                    ))
+                    .status(2))
                 }
             }
         };

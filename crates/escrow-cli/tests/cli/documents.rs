@@ -44,12 +44,16 @@ fn shell(world: &World, line: &str) -> String {
         bin.display(),
         std::env::var("PATH").unwrap_or_default()
     );
+    // What a command does not get of the variables is said, so these are the same everywhere.
+    let usual = ["CARGO", "LANG", "RUST", "TERM", "TMPDIR", "USER"];
+    let usual = |(name, _): &(String, String)| usual.iter().any(|one| name.starts_with(one));
     let output = Command::new("sh")
         .args(["-c", &format!("exec 2>&1; {line}")])
+        .env_clear()
+        .envs(std::env::vars().filter(usual))
         .env("PATH", path)
         .env("HOME", world.dir("user-home"))
         .env("ESCROW_HOME", world.home())
-        .env_remove("ESCROW_SANDBOX_STRATEGY")
         .current_dir(world.path())
         .output()
         .expect("there is a shell");

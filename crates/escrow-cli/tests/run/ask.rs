@@ -3,7 +3,7 @@
 use crate::attacks::compile;
 use crate::*;
 
-/// A plan `try`, and the program where those inside can run it, as `$E`.
+/// A plan `try`, and the program where those inside can run it, as `$ESCROW_E`.
 fn set_up() -> (World, Cli) {
     let (world, cli) = world();
     let program = cli.command("status").get_program().to_owned();
@@ -11,14 +11,14 @@ fn set_up() -> (World, Cli) {
     let copy = bin.join("escrow");
     fs::copy(program, &copy).expect("there is room");
     cli.ok("plan create try --resource .");
-    (world, cli.env("E", copy))
+    (world, cli.env("ESCROW_E", copy))
 }
 
 #[test]
 fn status_and_diff_are_answered() {
     as_user_too();
     let (world, cli) = set_up();
-    let ask = |line: &str| cli.run(in_try(&format!("echo x > f; $E {line}")));
+    let ask = |line: &str| cli.run(in_try(&format!("echo x > f; $ESCROW_E {line}")));
     assert_eq!(ask("diff --name-status").stdout_text(), "A\tf\n");
     let lines = "diff; diff --stat; diff --patch; diff -p; diff try --name-status; --json diff; \
         diff --json; diff --scratch; -q diff; diff -v; diff -r app; \
@@ -59,7 +59,7 @@ fn everything_else_is_refused() {
             .collect();
     let script: String = refused
         .iter()
-        .map(|line| format!("$E {line} </dev/null >/dev/null 2>&1; echo $?\n"))
+        .map(|line| format!("$ESCROW_E {line} </dev/null >/dev/null 2>&1; echo $?\n"))
         .collect();
     let said = cli.ok(in_try(&script));
     for (line, status) in refused.iter().zip(said.lines()) {
@@ -71,7 +71,7 @@ fn everything_else_is_refused() {
     let targets: Vec<&str> = denied.filter_map(|one| one["target"].as_str()).collect();
     assert_eq!(targets, refused, "every denial is in the log");
     assert_eq!(said.lines().count(), refused.len());
-    let words_of = "$E diff \"$(printf '\\377\\376')\" 2>&1; echo $?; $E commit 2>&1";
+    let words_of = "$ESCROW_E diff \"$(printf '\\377\\376')\" 2>&1; echo $?; $ESCROW_E commit 2>&1";
     let said = cli.run(in_try(words_of));
     has(&said.stdout_text(), ["only `escrow status`"]);
     assert_eq!(said.status, 3);
@@ -87,15 +87,15 @@ fn every_form_of_what_is_answered_works() {
     as_user_too();
     let (world, cli) = set_up();
     let script = "set -e
-        $E -q status; $E status -v; $E status --disk
-        $E status --disk --json > /dev/null
-        $E checkpoint create -q; $E checkpoint create -v
-        $E checkpoint create -mone; echo x > f; $E checkpoint create --message=two
-        $E checkpoint create --message=--home; $E checkpoint create try -m three
-        $E checkpoint list -v; $E checkpoint show one; $E checkpoint show try two -q
-        $E diff --since one --until two --name-status > /dev/null
-        $E diff --since=two --name-status > /dev/null
-        $E restore one -q; $E restore try two --json > /dev/null; $E restore -v one";
+        $ESCROW_E -q status; $ESCROW_E status -v; $ESCROW_E status --disk
+        $ESCROW_E status --disk --json > /dev/null
+        $ESCROW_E checkpoint create -q; $ESCROW_E checkpoint create -v
+        $ESCROW_E checkpoint create -mone; echo x > f; $ESCROW_E checkpoint create --message=two
+        $ESCROW_E checkpoint create --message=--home; $ESCROW_E checkpoint create try -m three
+        $ESCROW_E checkpoint list -v; $ESCROW_E checkpoint show one; $ESCROW_E checkpoint show try two -q
+        $ESCROW_E diff --since one --until two --name-status > /dev/null
+        $ESCROW_E diff --since=two --name-status > /dev/null
+        $ESCROW_E restore one -q; $ESCROW_E restore try two --json > /dev/null; $ESCROW_E restore -v one";
     cli.ok(in_try(script));
     let labels = json(&cli, "checkpoint list try");
     let labels = list(&labels["checkpoints"]).iter();
@@ -116,7 +116,8 @@ fn every_form_of_what_is_answered_works() {
     };
     assert_eq!([by("checkpoint"), by("restore")], [6, 3]);
     cli.ok("restore try two");
-    let script = "$E diff --since one --until two --name-status; $E status --disk --json";
+    let script =
+        "$ESCROW_E diff --since one --until two --name-status; $ESCROW_E status --disk --json";
     let said = cli.ok(in_try(script));
     let rest = said.strip_prefix("A\tf\n").expect("what changed between");
     let told: Value = serde_json::from_str(rest).expect("JSON");
@@ -130,7 +131,7 @@ fn every_form_of_what_is_answered_works() {
 fn refusals_have_the_form_that_was_asked_for() {
     as_user_too();
     let (world, cli) = set_up();
-    let ask = |line: &str| cli.run(in_try(&format!("$E {line}")));
+    let ask = |line: &str| cli.run(in_try(&format!("$ESCROW_E {line}")));
     for line in [
         "commit --json",
         "--json diff other",
@@ -172,7 +173,7 @@ fn without_the_socket_there_is_nothing_to_ask() {
     as_user_too();
     let (world, cli) = set_up();
     let outcome = cli.run(in_try(&format!(
-        "unset ESCROW_SOCKET; export ESCROW_HOME={0}; echo x > f; $E status; $E commit try; $E --home {0} cleanup try; echo $?",
+        "unset ESCROW_SOCKET; export ESCROW_HOME={0}; echo x > f; $ESCROW_E status; $ESCROW_E commit try; $ESCROW_E --home {0} cleanup try; echo $?",
         world.home().display()
     )));
     lacks(&outcome.stdout_text(), ["try"]);
@@ -187,7 +188,7 @@ fn a_long_answer_arrives_whole() {
     as_user_too();
     let (_world, cli) = set_up();
     let script = "i=0; while [ $i -lt 40000 ]; do echo \"line $i of many, each of them different\"; i=$((i+1)); done > long
-        $E diff --patch";
+        $ESCROW_E diff --patch";
     let said = cli.ok(in_try(script));
     assert!(said.len() > 1_000_000);
     assert_eq!(said, cli.ok("diff try --patch"));
@@ -198,7 +199,7 @@ fn hostile_bytes_do_not_hurt_the_supervisor() {
     as_user_too();
     let (world, cli) = set_up();
     compile(&world.dir("bin"), "hostile", HOSTILE);
-    let script = "echo x > f; ../bin/hostile; $E diff --name-status; exit 6";
+    let script = "echo x > f; ../bin/hostile; $ESCROW_E diff --name-status; exit 6";
     let outcome = cli.says(in_try(script), "A\tf\n");
     assert_eq!(outcome.status, 6);
     // One who asks, never reads the answer and never goes away holds no process up at the end.
@@ -272,7 +273,7 @@ fn a_second_command_can_ask_too() {
     as_user_too();
     let (world, cli) = set_up();
     let first = Running::ready(cli.command(in_try(WAIT)));
-    let said = cli.ok(in_try("echo x > f; $E diff --name-status"));
+    let said = cli.ok(in_try("echo x > f; $ESCROW_E diff --name-status"));
     assert_eq!(said, "A\tf\n");
     first.finish();
     assert_eq!(read(world.at("app/a.txt")), "one\ntwo\n");
@@ -286,7 +287,7 @@ fn d28_a_flood_of_questions_kept_one_waiting() {
     let (world, cli) = set_up();
     compile(&world.at("bin"), "flood", FLOOD);
     // Half of the places are taken by those who never say anything.
-    let script = "../bin/flood 8 & sleep 0.3; start=$(date +%s); $E status > /dev/null && echo answered; \
+    let script = "../bin/flood 8 & sleep 0.3; start=$(date +%s); $ESCROW_E status > /dev/null && echo answered; \
         test $(($(date +%s) - start)) -lt 40 && echo soon";
     cli.says(in_try(script), "answered\nsoon\n");
 }

@@ -25,7 +25,7 @@ impl Scene {
         cli.plan("try", ".", strategy);
         let before = [signature(&app), signature(&beside)];
         Self {
-            cli: cli.env("BESIDE", &beside),
+            cli: cli.env("ESCROW_BESIDE", &beside),
             world,
             app,
             beside,
@@ -102,11 +102,11 @@ fn b7_the_ways_out_through_proc() {
         let script = r#"
             for p in /proc/[0-9]* /proc/self /proc/thread-self; do
                 for way in root cwd exe fd/0 fd/1 fd/2 fd/3 fd/4 fd/5; do
-                    (echo evil > $p/$way$BESIDE/file; echo evil > $p/$way/../beside/file) 2>/dev/null
+                    (echo evil > $p/$way$ESCROW_BESIDE/file; echo evil > $p/$way/../beside/file) 2>/dev/null
                 done
                 # Through its own root a command reaches its sandbox, through another one nothing.
                 case $p in /proc/1) echo evil > $p/root$PWD/a.txt && echo "through $p";; esac
-                (cd $p/cwd/ && rm -rf ../beside; cd $p/root && rm -rf .$BESIDE) 2>/dev/null
+                (cd $p/cwd/ && rm -rf ../beside; cd $p/root && rm -rf .$ESCROW_BESIDE) 2>/dev/null
             done
         "#;
         let outcome = scene.run(script);
@@ -192,11 +192,11 @@ fn what_is_outside_cannot_be_linked_into_the_sandbox() {
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let script = r#"
-            ln $BESIDE/file in 2>/dev/null && echo linked
+            ln $ESCROW_BESIDE/file in 2>/dev/null && echo linked
             ln -L /proc/self/cwd/../beside/file in 2>/dev/null && echo linked
-            mv $BESIDE/file in 2>/dev/null; cp -l $BESIDE/file in2 2>/dev/null
+            mv $ESCROW_BESIDE/file in 2>/dev/null; cp -l $ESCROW_BESIDE/file in2 2>/dev/null
             [ -e in ] && echo evil > in; [ -e in2 ] && echo evil > in2
-            ln a.txt $BESIDE/out 2>/dev/null && echo linked
+            ln a.txt $ESCROW_BESIDE/out 2>/dev/null && echo linked
             :
         "#;
         scene.says(script, "");
@@ -212,7 +212,7 @@ fn nothing_can_be_mounted_or_unmounted() {
         let script = r#"
             exec 2>/dev/null
             mount -t tmpfs none /mnt && echo a tmpfs
-            mount --bind $BESIDE /mnt && echo a bind
+            mount --bind $ESCROW_BESIDE /mnt && echo a bind
             mount -o remount,rw / && echo a remount
             mount -o remount,bind,rw / && echo a remount
             umount $PWD && echo an unmount
@@ -233,19 +233,19 @@ fn root_of_an_inner_namespace_reaches_nothing() {
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| compile(app, "tree", TREE));
         let inner = r#"
-            for at in / $BESIDE /var /var/tmp /proc/sys /sys /dev; do
+            for at in / $ESCROW_BESIDE /var /var/tmp /proc/sys /sys /dev; do
                 mount -o remount,rw $at; mount -o remount,bind,rw $at
             done
             umount "$PWD"; umount -l "$PWD"; umount -R /proc; umount /tmp
             mount --move "$PWD" /mnt
-            mount --bind / /mnt && echo evil > /mnt$BESIDE/file
+            mount --bind / /mnt && echo evil > /mnt$ESCROW_BESIDE/file
             umount /mnt
             mkdir -p /tmp/w /tmp/m
-            mount -t overlay none -o upperdir=$BESIDE,lowerdir=/etc,workdir=/tmp/w /tmp/m && echo evil > /tmp/m/file
-            ./tree $BESIDE file new; ./tree .. beside/file; ./tree / .$BESIDE/file etc/new
+            mount -t overlay none -o upperdir=$ESCROW_BESIDE,lowerdir=/etc,workdir=/tmp/w /tmp/m && echo evil > /tmp/m/file
+            ./tree $ESCROW_BESIDE file new; ./tree .. beside/file; ./tree / .$ESCROW_BESIDE/file etc/new
             # What is opened here may be the sandbox; the original is looked at afterwards.
             ./tree .. app/a.txt > /dev/null; ./tree / .$PWD/a.txt > /dev/null
-            echo evil > $BESIDE/file; rm -f $BESIDE/file; touch $BESIDE/new
+            echo evil > $ESCROW_BESIDE/file; rm -f $ESCROW_BESIDE/file; touch $ESCROW_BESIDE/new
             chroot /proc/1/root true && echo in the root of another
             true
         "#;
@@ -472,11 +472,11 @@ fn the_state_and_other_sandboxes_are_hidden() {
         secret.ok("write other beside secret");
         let home = scene.world.home();
         let theirs = scene.cli.ok("diff other --name-status");
-        let cli = scene.cli.clone().env("STATE", &home);
+        let cli = scene.cli.clone().env("ESCROW_STATE", &home);
         let script = r#"
-            ls -A $STATE; grep -r 'a secret of' $STATE $BESIDE .. 2>/dev/null
-            (echo evil > $STATE/sandboxes/evil; rm -rf $STATE/sandboxes $STATE/*) 2>/dev/null
-            ls -d $STATE/sandboxes $STATE/locks 2>/dev/null
+            ls -A $ESCROW_STATE; grep -r 'a secret of' $ESCROW_STATE $ESCROW_BESIDE .. 2>/dev/null
+            (echo evil > $ESCROW_STATE/sandboxes/evil; rm -rf $ESCROW_STATE/sandboxes $ESCROW_STATE/*) 2>/dev/null
+            ls -d $ESCROW_STATE/sandboxes $ESCROW_STATE/locks 2>/dev/null
             env | grep -c ESCROW_HOME
         "#;
         let outcome = cli.run(in_try(script));
@@ -502,9 +502,9 @@ fn the_state_is_hidden_wherever_it_is() {
     let cli = cli
         .env("ESCROW_HOME", "")
         .env("HOME", world.at("alias"))
-        .env("STATE", &home);
+        .env("ESCROW_STATE", &home);
     let script = r#"
-        ls -A $STATE $HOME/.local/share/escrow | grep -v ':$\|^$'
+        ls -A $ESCROW_STATE $HOME/.local/share/escrow | grep -v ':$\|^$'
         echo x > f; echo y > $HOME/file; cat $HOME/file
     "#;
     cli.says(inside("run", script), "y\n");
@@ -588,7 +588,7 @@ fn the_environment_leads_nowhere() {
     let cli = cli
         .env("SSH_AUTH_SOCK", "/run/agent")
         .env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/run/bus")
-        .env("KEPT", "yes");
-    let script = "env | grep -c 'SSH_AUTH_SOCK\\|DBUS_SESSION\\|ESCROW_HOME'; echo $KEPT";
+        .env("CARGO_HOME", "yes");
+    let script = "env | grep -c 'SSH_AUTH_SOCK\\|DBUS_SESSION\\|ESCROW_HOME'; echo $CARGO_HOME";
     cli.says(inside("run", script), "0\nyes\n");
 }

@@ -427,8 +427,8 @@ fn names_that_look_like_ours_take_nothing_with_them() {
             .map(|entry| entry.expect("listed").file_name())
             .map(|name| name.to_string_lossy().into_owned())
             .collect();
-        let cli = scene.cli.clone().env("NAMES", names.join(" "));
-        let script = "mkdir .escrow-probe-mine upper work; for n in $NAMES; do
+        let cli = scene.cli.clone().env("ESCROW_NAMES", names.join(" "));
+        let script = "mkdir .escrow-probe-mine upper work; for n in $ESCROW_NAMES; do
             mkdir .escrow-$n .escrow-$n.undo; echo x > .escrow-$n/upper; done; echo y > f";
         cli.expect(in_try(script), 0);
         let listed = scene.cli.ok("diff try --name-status");

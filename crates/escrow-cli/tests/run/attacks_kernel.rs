@@ -307,8 +307,8 @@ fn d32_a_mount_that_was_left_writable_was_written() {
     if !cfg!(feature = "seeded-bugs") {
         return skip("built without the feature seeded-bugs");
     }
-    let script = "for way in 'echo evil > $BESIDE/file' 'rm $BESIDE/file' ': > $BESIDE/new' 'mkdir $BESIDE/dir' \
-            'mv a.txt $BESIDE/a' 'ln -s x $BESIDE/link' 'truncate -s 0 $BESIDE/file' 'mkfifo $BESIDE/pipe'; do
+    let script = "for way in 'echo evil > $ESCROW_BESIDE/file' 'rm $ESCROW_BESIDE/file' ': > $ESCROW_BESIDE/new' 'mkdir $ESCROW_BESIDE/dir' \
+            'mv a.txt $ESCROW_BESIDE/a' 'ln -s x $ESCROW_BESIDE/link' 'truncate -s 0 $ESCROW_BESIDE/file' 'mkfifo $ESCROW_BESIDE/pipe'; do
             (eval \"$way\") 2>/dev/null && echo \"GOT $way\"
         done
         # What is the plan's works as ever.
@@ -328,7 +328,7 @@ fn d32_a_mount_that_was_left_writable_was_written() {
         let cli = crate::attacks_descriptors::bug(&scene, "both-walls-open");
         let outcome = cli.run(inside(
             "run --new --rollback",
-            "echo evil > $BESIDE/file && echo GOT it",
+            "echo evil > $ESCROW_BESIDE/file && echo GOT it",
         ));
         assert_eq!(
             outcome.stdout_text(),

@@ -90,9 +90,9 @@ fn d1_a_setuid_program_of_the_machine_has_no_effect() {
     let said = String::from_utf8_lossy(&outside.stdout);
     assert_eq!(said, "0 0\n", "the test can find what it looks for");
     // One with capabilities that are out of reach is not started at all.
-    let script = "$TOOLS/who; $TOOLS/who.user; $TOOLS/who.cap 2>/dev/null || $TOOLS/who";
+    let script = "$ESCROW_TOOLS/who; $ESCROW_TOOLS/who.user; $ESCROW_TOOLS/who.cap 2>/dev/null || $ESCROW_TOOLS/who";
     for (cli, expected) in [(scene.cli.clone(), "0 0\n"), (user, "54321 54321\n")] {
-        cli.env("TOOLS", &tools)
+        cli.env("ESCROW_TOOLS", &tools)
             .says(inside("run", script), expected.repeat(3));
     }
 }

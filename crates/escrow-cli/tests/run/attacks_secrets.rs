@@ -73,10 +73,10 @@ fn what_is_shown_can_be_read_and_what_is_hidden_more_cannot() {
     let home = home(&world);
     let cli = cli
         .env("HOME", &home)
-        .env("SHOWN", home.join(".ssh/id_ed25519"));
-    let line = "run --rollback --show $SHOWN --hide ../user-home/.config/app";
+        .env("ESCROW_SHOWN", home.join(".ssh/id_ed25519"));
+    let line = "run --rollback --show $ESCROW_SHOWN --hide ../user-home/.config/app";
     let line = line.replace(
-        "$SHOWN",
+        "$ESCROW_SHOWN",
         &home.join(".ssh/id_ed25519").display().to_string(),
     );
     cli.says(
@@ -84,7 +84,10 @@ fn what_is_shown_can_be_read_and_what_is_hidden_more_cannot() {
         ".cargo/config.toml .claude/settings.json .ssh/id_ed25519 ",
     );
     cli.says(
-        inside(&line, "(echo x > $SHOWN; rm $SHOWN) 2>/dev/null; ls ~/.ssh"),
+        inside(
+            &line,
+            "(echo x > $ESCROW_SHOWN; rm $ESCROW_SHOWN) 2>/dev/null; ls ~/.ssh",
+        ),
         "id_ed25519\n",
     );
     // A file of the tree may hide, and show only what is trusted.
@@ -153,6 +156,7 @@ fn an_agent_finds_its_own_credentials() {
     );
 }
 
+/// Names that no list has, and secrets under names that one has.
 // attack D23
 #[test]
 fn d23_secrets_of_the_environment_were_passed_on() {
@@ -165,17 +169,36 @@ fn d23_secrets_of_the_environment_were_passed_on() {
         "GITHUB_TOKEN",
         "DB_PASSWORD",
         "my_api_key",
+        "CARGO_REGISTRY_TOKEN",
     ]
     .iter()
     .fold(cli, |cli, name| cli.env(name, "precious"));
     let cli = cli
-        .env("DATABASE_URL", url)
-        .env("INNOCENT", token)
-        .env("KEPT", "yes");
-    let script = "env | grep -c 'precious\\|ghp_'; echo $KEPT";
-    cli.says(inside("run", script), "0\nyes\n");
-    cli.says(inside("run -e DB_PASSWORD=precious", script), "1\nyes\n");
-    // A list passes these, and nothing else but what every program needs; a file of the tree passes nothing.
+        .env("PIP_INDEX_URL", url)
+        .env("ESCROW_INNOCENT", token)
+        .env("CARGO_KEPT", "yes")
+        .env("UNKNOWN", "precious");
+    let script = "env | grep -c 'precious\\|ghp_'; echo $CARGO_KEPT";
+    let said = cli.says(inside("run", script), "0\nyes\n").stderr_text();
+    let named = [
+        "not passed: ",
+        "UNKNOWN",
+        "PIP_INDEX_URL",
+        "ESCROW_INNOCENT",
+        "-e NAME",
+        "run.env.pass",
+    ];
+    has(&said, named);
+    cli.says(
+        inside("run -e DB_PASSWORD=precious -e UNKNOWN", script),
+        "2\nyes\n",
+    );
+    let outcome = cli.run(inside("--json run --rollback --new", "true"));
+    let document: Value = serde_json::from_slice(&outcome.stdout).expect("one document");
+    let named = document["not_passed"].to_string();
+    has(&named, ["\"UNKNOWN\"", "\"CARGO_REGISTRY_TOKEN\""]);
+    lacks(&named, ["precious", "CARGO_KEPT", "SSH_AUTH_SOCK"]);
+    // A list adds to what is passed, a star alone adds no secret; a file of the tree passes nothing.
     write(
         world.at("app/escrow.yaml"),
         "run: {env: {pass: [GITHUB_*], SET: here}}\n",
@@ -183,8 +206,11 @@ fn d23_secrets_of_the_environment_were_passed_on() {
     cli.says(inside("run --new --rollback", script), "0\nyes\n");
     cli.trust();
     let script =
-        "env | grep -c 'precious\\|ghp_'; echo $KEPT $SET; test -n \"$PATH$HOME\" && echo usable";
-    cli.says(inside("run --new --rollback", script), "1\nhere\nusable\n");
+        "env | grep -c 'precious\\|ghp_'; echo $CARGO_KEPT $SET; env | grep -c ^UNKNOWN=; :";
+    cli.says(inside("run --new --rollback", script), "1\nyes here\n0\n");
+    write(world.at("app/escrow.yaml"), "run: {env: {pass: ['*']}}\n");
+    cli.trust();
+    cli.says(inside("run --new --rollback", script), "1\nyes\n1\n");
 }
 
 /// Root could read the passwords of everyone, and everything that users keep.

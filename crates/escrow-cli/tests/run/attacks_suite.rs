@@ -30,11 +30,11 @@ const TO_FILES: &[&str] = &[
     "echo evil > /proc/self/cwd/../../../../../../../../F",
 ];
 
-const FILES: &[&str] = &["$BESIDE/file", "/etc/hostname", "/etc/passwd"];
+const FILES: &[&str] = &["$ESCROW_BESIDE/file", "/etc/hostname", "/etc/passwd"];
 
 /// Everything else.
 const OTHERS: &str = r#"
-mkdir $BESIDE/new
+mkdir $ESCROW_BESIDE/new
 mkdir /etc/evil
 mkdir /usr/local/bin/evil
 mknod node b 7 0
@@ -44,11 +44,11 @@ echo evil > /usr/bin/evil
 touch /evil
 touch /var/evil
 touch /boot/evil
-rmdir $BESIDE
-rm -rf $BESIDE && ! test -e $BESIDE
-mv $BESIDE ../moved
-mv $BESIDE/.. ../moved
-cd $BESIDE && rm file
+rmdir $ESCROW_BESIDE
+rm -rf $ESCROW_BESIDE && ! test -e $ESCROW_BESIDE
+mv $ESCROW_BESIDE ../moved
+mv $ESCROW_BESIDE/.. ../moved
+cd $ESCROW_BESIDE && rm file
 cat /etc/shadow | grep -q .
 cat /etc/gshadow | grep -q .
 ls -A ~root/.ssh | grep -q .
@@ -75,13 +75,13 @@ mount -t sysfs none /mnt
 mount -t cgroup2 none /mnt
 mount -t devtmpfs none /mnt
 mount --bind / /mnt
-mount --bind $BESIDE $PWD
+mount --bind $ESCROW_BESIDE $PWD
 mount -o remount,rw /
 mount -o remount,bind,rw /
 mount -o remount,rw /proc/sys
-mount -o remount,bind,rw $BESIDE
+mount -o remount,bind,rw $ESCROW_BESIDE
 mount --make-rshared /
-mount -t overlay none -o lowerdir=/etc,upperdir=$BESIDE,workdir=/tmp /mnt
+mount -t overlay none -o lowerdir=/etc,upperdir=$ESCROW_BESIDE,workdir=/tmp /mnt
 umount /proc
 umount -l /proc
 umount $PWD
@@ -118,16 +118,16 @@ sudo -n true
 capsh --caps=cap_sys_admin+eip -- -c true
 chown 12345 a.txt
 setcap cap_sys_admin+ep a.txt
-kill -0 $OUTSIDE
-kill -9 $OUTSIDE
-kill -STOP $OUTSIDE
-ls /proc/$OUTSIDE
-cat /proc/$OUTSIDE/environ
+kill -0 $ESCROW_OUTSIDE
+kill -9 $ESCROW_OUTSIDE
+kill -STOP $ESCROW_OUTSIDE
+ls /proc/$ESCROW_OUTSIDE
+cat /proc/$ESCROW_OUTSIDE/environ
 renice -n -5 $$
 ionice -c 1 -n 0 true
 chrt -f 10 true
-prlimit --pid $OUTSIDE --nofile=10
-taskset -p 1 $OUTSIDE
+prlimit --pid $ESCROW_OUTSIDE --nofile=10
+taskset -p 1 $ESCROW_OUTSIDE
 nice -n -10 sh -c 'test $(nice) -lt 0'
 date -s 2001-01-01
 hwclock --systohc
@@ -144,8 +144,8 @@ ip link set lo down
 ip addr add 10.99.99.99/32 dev lo
 ip route add 10.99.99.0/24 dev lo
 iptables -A INPUT -j DROP
-ipcs -q | grep -q $QUEUE
-ipcrm -Q $QUEUE
+ipcs -q | grep -q $ESCROW_QUEUE
+ipcrm -Q $ESCROW_QUEUE
 keyctl show @s
 keyctl add user evil evil @u
 perf stat true
@@ -165,22 +165,22 @@ test -S /run/dbus/system_bus_socket
 test -n "$SSH_AUTH_SOCK"
 test -n "$DBUS_SESSION_BUS_ADDRESS"
 test -n "$ESCROW_HOME"
-test -n "$A_TOKEN"
-ls -A $STATE | grep -q .
-rm -rf $STATE/sandboxes && ! test -d $STATE
-sqlite3 $STATE/state.db .tables | grep -q .
+test -n "$ESCROW_A_TOKEN"
+ls -A $ESCROW_STATE | grep -q .
+rm -rf $ESCROW_STATE/sandboxes && ! test -d $ESCROW_STATE
+sqlite3 $ESCROW_STATE/state.db .tables | grep -q .
 cat ~/.ssh/* ~/.aws/* ~/.netrc | grep -q precious
 escrow commit try
-escrow --home $STATE commit try
+escrow --home $ESCROW_STATE commit try
 escrow trust --yes
 escrow cleanup try
 ./calls | grep -q .
 ./trace 1 | grep -q .
 ./trace $MONITOR | grep -q .
-./trace $OUTSIDE | grep -q .
-./tree $BESIDE file | grep -q .
+./trace $ESCROW_OUTSIDE | grep -q .
+./tree $ESCROW_BESIDE file | grep -q .
 ./tree / etc/passwd | grep -q .
-mkfifo $BESIDE/fifo
+mkfifo $ESCROW_BESIDE/fifo
 echo evil > /dev/pts/0
 cat /dev/input/event0
 ulimit -Hn 10000000
@@ -189,8 +189,8 @@ chmod 0 /dev/null
 rm /dev/null
 mv /dev/null /dev/other
 chmod 0 /
-chmod 0 $BESIDE
-chattr +i $BESIDE/file
+chmod 0 $ESCROW_BESIDE
+chattr +i $ESCROW_BESIDE/file
 touch /var/spool/cron/evil
 touch /etc/cron.d/evil
 echo evil >> ~/../escrow-test-evil
@@ -267,11 +267,11 @@ fn d31_a_hostile_program_has_no_effect_outside() {
         .cli
         .clone()
         .env("HOME", &home)
-        .env("OUTSIDE", outside.id().to_string());
+        .env("ESCROW_OUTSIDE", outside.id().to_string());
     let cli = cli
-        .env("STATE", scene.world.home())
-        .env("QUEUE", "0xe5c0")
-        .env("A_TOKEN", "precious");
+        .env("ESCROW_STATE", scene.world.home())
+        .env("ESCROW_QUEUE", "0xe5c0")
+        .env("ESCROW_A_TOKEN", "precious");
     let cli = cli
         .env("SSH_AUTH_SOCK", "/run/agent")
         .env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/run/bus");

@@ -150,12 +150,12 @@ fn those_inside_keep_and_return_by_themselves() {
         let program = cli.command("status").get_program().to_owned();
         let copy = world.dir("bin").join("escrow");
         fs::copy(program, &copy).expect("there is room");
-        let cli = cli.env("E", &copy);
+        let cli = cli.env("ESCROW_E", &copy);
         let said = run(
             &cli,
-            "echo 1 > f; $E checkpoint create -m 'first try' 2>&1 | grep -c kept; rm -r src; echo 2 > f; echo 3 > g
-             $E diff --since 'first try' --name-status; $E restore 'first try' >/dev/null 2>&1; cat f; ls
-             $E checkpoint list --json",
+            "echo 1 > f; $ESCROW_E checkpoint create -m 'first try' 2>&1 | grep -c kept; rm -r src; echo 2 > f; echo 3 > g
+             $ESCROW_E diff --since 'first try' --name-status; $ESCROW_E restore 'first try' >/dev/null 2>&1; cat f; ls
+             $ESCROW_E checkpoint list --json",
         );
         let (seen, listed) = said.split_once('{').expect("two parts");
         let wanted = "1\nM\tf\nA\tg\nD\tsrc\nD\tsrc/main.rs\n1\na.txt\nf\nlink\nsrc\n";

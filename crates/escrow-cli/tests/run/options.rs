@@ -251,8 +251,11 @@ fn a_resource_in_the_home_directory_is_apart_from_its_layer() {
 fn variables_are_set_and_passed_on() {
     as_user_too();
     let (world, cli) = world();
-    let cli = cli.env("KEPT", "kept").env("CHANGED", "old");
-    let line = "run --env NEW=a=b --env CHANGED=new --env EMPTY=";
+    let cli = cli
+        .env("KEPT", "kept")
+        .env("CHANGED", "old")
+        .env("VOID", "");
+    let line = "run --env NEW=a=b --env CHANGED=new --env EMPTY= -e KEPT --env VOID";
     let script = "echo \"$KEPT $CHANGED $NEW <${EMPTY-unset}> $ESCROW_PLAN $PWD\"";
     let said = cli.ok(inside(line, script));
     let here = world.at("app");

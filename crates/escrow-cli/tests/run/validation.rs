@@ -152,13 +152,13 @@ fn a_validation_changes_nothing_of_the_plan() {
     as_user_too();
     let rules = "validate:\n  - 'grep -q new ../one.txt && ! test -e ~/.tool && grep -q early early'\n  \
         - 'echo x > ../one.txt; echo y > ~/.tool; chmod 0700 .; rm early; mkdir early; touch early/late'\n  \
-        - 'test -e early/late && grep -q x ../one.txt && grep -q y ~/.tool && ! \"$E\" diff > /dev/null 2>&1'\n";
+        - 'test -e early/late && grep -q x ../one.txt && grep -q y ~/.tool && ! \"$ESCROW_E\" diff > /dev/null 2>&1'\n";
     let (world, cli) = world();
     write(world.at("one.txt"), "old\n");
     write(world.at("escrow.yaml"), rules);
     cli.trust();
     let program = cli.command("status").get_program().to_owned();
-    let cli = cli.env("E", program);
+    let cli = cli.env("ESCROW_E", program);
     cli.ok("plan create try --resource . --resource ../one.txt");
     let work = "echo early > early; echo new > ../one.txt; echo tool > ~/.tool";
     cli.ok(inside("-q run --plan try", work));

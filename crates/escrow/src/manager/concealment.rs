@@ -1,11 +1,10 @@
-//! What commands do not get to see: files and variables that hold credentials, homes of other users, and what the
+//! What commands do not get to see: files that hold credentials, homes of other users, and what the
 //! configuration hides.
 //!
 //! A path that is shown is not hidden, nor is what lies below it; a path that lies below a hidden one can be shown alone.
 //! What holds a resource of the plan, or lies in one that is asked for by its own path, stays visible: it is what one works on.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::runs::RunRequest;
@@ -16,57 +15,6 @@ use crate::fs::{accounts, state_dir};
 use crate::model::text::Location;
 use crate::run::secrets::{self, Agent};
 use crate::run::{Covered, NamespaceOptions};
-
-/// What every command gets of the caller's variables where `run.env.pass` names the others.
-const BASIC: &[&str] = &[
-    "COLORTERM",
-    "COLUMNS",
-    "EDITOR",
-    "HOME",
-    "LANG",
-    "LANGUAGE",
-    "LC_*",
-    "LINES",
-    "LOGNAME",
-    "NO_COLOR",
-    "PAGER",
-    "PATH",
-    "PWD",
-    "SHELL",
-    "TERM",
-    "TMPDIR",
-    "TZ",
-    "USER",
-];
-
-/// Variables that lead to helpers which act for the user outside.
-const LEADS_OUT: [&str; 3] = ["SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "ESCROW_HOME"];
-
-/// The caller's variables that a command gets, and the names of those that look like secrets and that it does not get.
-pub(super) fn passed(
-    callers: &[(OsString, OsString)],
-    pass: Option<&[String]>,
-    agent: Option<Agent>,
-) -> (Vec<(OsString, OsString)>, Vec<String>) {
-    let (mut kept, mut withheld) = (Vec::new(), Vec::new());
-    for (name, value) in callers {
-        let (key, text) = (name.as_encoded_bytes(), value.as_encoded_bytes());
-        let named = |pattern: &&str| secrets::matches(pattern, key);
-        let declared = pass.is_some_and(|all| all.iter().any(|one| secrets::matches(one, key)))
-            || agent.is_some_and(|agent| agent.variables().iter().any(named));
-        if LEADS_OUT.iter().any(|known| name == known) {
-            continue;
-        }
-        match pass {
-            _ if declared => kept.push((name.clone(), value.clone())),
-            Some(_) if BASIC.iter().any(named) => kept.push((name.clone(), value.clone())),
-            Some(_) => {}
-            None if secrets::is_secret(key, text) => withheld.push(name.to_string_lossy().into()),
-            None => kept.push((name.clone(), value.clone())),
-        }
-    }
-    (kept, withheld)
-}
 
 impl RunRequest<'_> {
     /// The agent whose credentials stay usable: the one that was named, else the one that is started.

@@ -57,6 +57,7 @@ mod sessions;
 mod status;
 mod strategies;
 mod validation;
+mod variables;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

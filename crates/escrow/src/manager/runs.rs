@@ -7,9 +7,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::concealment::passed;
 use super::content::check_readable;
 use super::sessions::NamespaceEntry;
+use super::variables::{Variables, not_passed, passed};
 use super::{Manager, SandboxView};
 use crate::config::{AutoCheckpoint, RunDefaults};
 use crate::error::{Error, Result, chain};
@@ -28,9 +28,6 @@ use crate::run::{
 };
 use crate::store::{Plan, Resource};
 use crate::strategy::{Exposes, LiveView, Mount, Session, unsupported};
-
-/// An environment.
-type Variables = Vec<(OsString, OsString)>;
 
 /// What is to be run, and how.
 #[derive(Debug, Clone)]
@@ -112,6 +109,7 @@ impl Manager {
         self.activate(&views)?;
         let attached = self.attach()?;
         let spec = self.spec(plan, &views, request, &entry, &attached, None)?;
+        let (_, not_passed) = self.variables(plan, request)?;
         let limits = request.limits.or(self.settings_of(plan)?.run.limits);
         self.record("run", Some(plan.id), &line(&request.command), || {
             let how = (request.output, limits);
@@ -130,7 +128,10 @@ impl Manager {
                 self.checkpoint_failed(plan);
                 self.explain_limits(&views);
             }
-            Ok(ended)
+            Ok(RunOutcome {
+                not_passed,
+                ..ended
+            })
         })
     }
 
@@ -221,7 +222,11 @@ impl Manager {
         noted?;
         let exit = ended?;
         written?;
-        Ok(RunOutcome { exit, denied })
+        Ok(RunOutcome {
+            exit,
+            denied,
+            not_passed: Vec::new(),
+        })
     }
 
     /// The helper program, as the way in.
@@ -247,37 +252,29 @@ impl Manager {
         }
     }
 
-    /// The environment of a command: that of the caller less what leads out or looks like a secret, what the configuration
-    /// sets, and what was asked for.
+    /// The environment of a command: what it gets of the caller's, what the configuration sets, and what was asked for.
     fn environment(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<Variables> {
-        let usual = self.settings_of(plan)?.run;
-        let (mut environment, mut withheld) = passed(
-            &self.options.environment,
-            usual.pass.as_deref(),
-            request.agent(),
-        );
-        withheld.retain(|name| {
-            !request
-                .environment
-                .iter()
-                .any(|(known, _)| known == name.as_str())
-        });
+        let (mut environment, withheld) = self.variables(plan, request)?;
         if !withheld.is_empty() {
-            let names = withheld.join(", ");
-            self.notice(format!(
-                "not passed on, since they look like secrets: {names} (`run.env.pass`, or `--env`, passes them)"
-            ));
-        }
-        let usual = usual
-            .env
-            .into_iter()
-            .map(|(name, value)| (name.into(), value.into()));
-        for (name, value) in usual.chain(request.environment.iter().cloned()) {
-            environment.retain(|(known, _)| *known != name);
-            environment.push((name, value));
+            self.notice(not_passed(&withheld));
         }
         environment.push(("ESCROW_PLAN".into(), plan.name.clone().into()));
         Ok(environment)
+    }
+
+    /// The variables of a command, and the names of those of the caller that it does not get.
+    fn variables(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<(Variables, Vec<String>)> {
+        let usual = self.settings_of(plan)?.run;
+        let pass = usual.pass.unwrap_or_default();
+        let (mut kept, mut withheld) = passed(&self.options.environment, &pass, request.agent());
+        let set = usual.env.into_iter();
+        let set = set.map(|(name, value)| (name.into(), value.into()));
+        for (name, value) in set.chain(request.environment.iter().cloned()) {
+            kept.retain(|(known, _)| *known != name);
+            withheld.retain(|known| name != known.as_str());
+            kept.push((name, value));
+        }
+        Ok((kept, withheld))
     }
 
     /// Says which sandboxes a process outside can still write, since a command handed it a descriptor.
@@ -354,10 +351,14 @@ impl Manager {
         let mut command = program(&request.command[0]);
         command.args(&request.command[1..]).env_clear();
         command.envs(self.environment(plan, request)?);
+        let (_, not_passed) = self.variables(plan, request)?;
         self.record("run", Some(plan.id), &line(&request.command), || {
             let exit = unconfined(command, &directory, &*self.options.console)?;
-            let denied = Vec::new();
-            Ok(RunOutcome { exit, denied })
+            Ok(RunOutcome {
+                exit,
+                denied: Vec::new(),
+                not_passed,
+            })
         })
     }
 

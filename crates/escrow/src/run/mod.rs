@@ -101,6 +101,8 @@ pub struct RunOutcome {
     pub exit: CommandExit,
     /// Hosts that it tried to reach although its network does not have them.
     pub denied: Vec<DeniedConnection>,
+    /// Variables of the caller that it did not get.
+    pub not_passed: Vec<String>,
 }
 
 /// What those inside tell the supervisor.
