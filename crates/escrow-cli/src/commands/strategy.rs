@@ -157,12 +157,19 @@ fn check(context: &Context, one: &Registration, all: &mut Checked) -> Result<(),
         checks.extend(named(conformance::run(&**strategy, &files), "one file: "));
     }
     if takes(SQLITE) && !one.types().is_empty() {
-        let databases = conformance::SqliteFixture::new(scratch.path());
-        let of = "SQLite: ";
-        checks.extend(named(conformance::run(&**strategy, &databases), of));
-        let databases = conformance::SqliteFixture::with_log(scratch.path());
-        let of = "SQLite with a write-ahead log: ";
-        checks.extend(named(conformance::run(&**strategy, &databases), of));
+        let journal = conformance::SqliteFixture::new(scratch.path());
+        let log = conformance::SqliteFixture::with_log(scratch.path());
+        let kinds = [
+            ("SQLite: ", journal),
+            ("SQLite with a write-ahead log: ", log),
+        ];
+        for (of, databases) in kinds {
+            let databases = match strategy.capabilities().survives {
+                true => databases,
+                false => databases.locked(),
+            };
+            checks.extend(named(conformance::run(&**strategy, &databases), of));
+        }
     }
     Ok(())
 }

@@ -60,6 +60,7 @@ mod sqlite;
 mod sqlite_attacks;
 mod sqlite_bad;
 mod sqlite_clients;
+mod sqlite_held;
 mod squash;
 mod support;
 mod trust;

@@ -53,24 +53,37 @@ impl DbVerb {
 struct DbKind {
     log: bool,
     whole: bool,
+    /// Whether it is a held transaction instead of a copy.
+    held: bool,
 }
 
 impl DbKind {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 8] = [
         Self::new(false, false),
         Self::new(true, false),
         Self::new(false, true),
         Self::new(true, true),
+        Self::held(false, false),
+        Self::held(true, false),
+        Self::held(false, true),
+        Self::held(true, true),
     ];
 
     const fn new(log: bool, whole: bool) -> Self {
-        Self { log, whole }
+        let held = false;
+        Self { log, whole, held }
+    }
+
+    const fn held(log: bool, whole: bool) -> Self {
+        let held = true;
+        Self { log, whole, held }
     }
 
     fn name(self) -> String {
         let mode = if self.log { "log" } else { "journal" };
         let what = if self.whole { "tables" } else { "rows" };
-        format!("sqlite {what}, {mode}")
+        let held = if self.held { ", held" } else { "" };
+        format!("sqlite {what}, {mode}{held}")
     }
 
     fn work(self) -> &'static str {
@@ -124,7 +137,13 @@ impl DbWorld {
         );
         support::sh(&root, &made);
         let cli = Cli::new(&world, &binary()).cwd(root.clone());
-        cli.ok("resource add db --type sqlite --at data/app.db");
+        let strategy = match kind.held {
+            true => "transaction_rollback",
+            false => "snapshot",
+        };
+        cli.ok(format!(
+            "resource add db --type sqlite --at data/app.db --strategy {strategy}"
+        ));
         cli.ok("resource add notes --type fs-directory --at notes");
         Self {
             cli,
@@ -139,15 +158,25 @@ impl DbWorld {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// What an agent does.
-    fn work(&self) {
+    /// Statements in the sandbox.
+    fn inside(&self, statements: &str) {
+        if self.kind.held {
+            for statement in statements.split("; ") {
+                self.cli.ok(["sql", "t", "db", statement]);
+            }
+            return;
+        }
         let copy = self.cli.ok("path t db");
         let sql = format!(
-            "sqlite3 -batch -bail '{}' \"{}\"",
-            copy.trim_end(),
-            self.kind.work()
+            "sqlite3 -batch -bail '{}' \"{statements}\"",
+            copy.trim_end()
         );
         self.sh(&sql);
+    }
+
+    /// What an agent does.
+    fn work(&self) {
+        self.inside(self.kind.work());
         for (name, content) in [("note", "new\n"), ("more", "added\n")] {
             let typed = self.cli.clone().stdin(content);
             typed.ok(format!("write t notes {name}"));
@@ -155,9 +184,9 @@ impl DbWorld {
     }
 
     /// Another process changes a column that the sandbox leaves alone; where a table is brought over as a whole, it
-    /// would contradict.
+    /// would contradict, and a held transaction keeps it off.
     fn others(&self) -> i64 {
-        if self.kind.whole {
+        if self.kind.whole || self.kind.held {
             return 0;
         }
         self.sh("sqlite3 data/app.db 'UPDATE t SET n = 7 WHERE id = 1'");
@@ -180,8 +209,7 @@ impl DbWorld {
             }
             DbVerb::Restore => {
                 self.cli.ok("checkpoint create t -m here");
-                let copy = self.cli.ok("path t db");
-                self.sh(&format!("sqlite3 '{}' 'DELETE FROM t'", copy.trim_end()));
+                self.inside("DELETE FROM t");
             }
             _ => {}
         }
@@ -356,7 +384,11 @@ fn points(faults: &[Fault], form: Form) -> Vec<DbPoint> {
     };
     let kinds: &[DbKind] = match form.is_long() {
         true => &DbKind::ALL,
-        false => &[DbKind::new(false, false), DbKind::new(true, true)],
+        false => &[
+            DbKind::new(false, false),
+            DbKind::new(true, true),
+            DbKind::held(false, true),
+        ],
     };
     let mut all = Vec::new();
     for &kind in kinds {

@@ -135,7 +135,7 @@ const BUILTIN: [(&str, &str, &str, &str, &str, bool); 6] = [
         "a SQLite database",
         "snapshot",
         "snapshot filesystem_copy",
-        "none",
+        "transaction_rollback none",
         true,
     ),
     (

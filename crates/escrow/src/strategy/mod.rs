@@ -22,6 +22,7 @@ mod copy_on_write;
 mod error;
 mod filesystem_copy;
 mod git;
+mod holder;
 mod live_restore;
 mod moves;
 mod none;
@@ -46,6 +47,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use error::{Result, StrategyError};
+pub use holder::hold;
 pub use plugin::ProgramContext;
 pub use preview::{OnConflict, Preview, PreviewNote, PreviewOptions};
 pub use registry::Registry;
@@ -57,16 +59,6 @@ use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef};
 pub use crate::model::{Target, TargetLocation};
-
-/// Becomes the process that keeps the transaction of a sandbox: the helper program calls it, with what to keep on standard
-/// input. Returns when its sandbox is gone.
-pub fn hold() -> std::result::Result<(), crate::strategy::StrategyError> {
-    postgres::holder::serve().map_err(|said| StrategyError::Server {
-        what: "be kept in a transaction".to_owned(),
-        code: None,
-        said,
-    })
-}
 
 /// What the original is while the sandbox lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -150,6 +150,7 @@ impl Registry {
         let snapshots = TreeStrategy::<Subvolume>::new(&moves);
         let host = postgres::SharedHost::default();
         let held = postgres::HeldTransaction::new(Arc::clone(&host));
+        let locked = sql::SqliteTransaction::new(Arc::clone(&host));
         Self {
             strategies: vec![
                 Registration::new(Arc::new(checkout)).or(Fallback::Auto),
@@ -164,6 +165,7 @@ impl Registry {
                 Registration::new(Arc::new(sql::SqliteSnapshot::full_copy())).only_for(&[SQLITE]),
                 Registration::new(layers).or(copy),
                 Registration::new(Arc::new(held)).only_for(&[POSTGRES]),
+                Registration::new(Arc::new(locked)).only_for(&[SQLITE]),
                 Registration::new(Arc::new(none::NoIsolation)),
             ],
             moves,

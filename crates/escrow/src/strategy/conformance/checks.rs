@@ -588,7 +588,12 @@ fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
         return Ok(());
     }
     let it = Subject::worked_in(strategy, case)?;
-    case.change_original(&case.known().0, b"by somebody else")?;
+    let changed = case.change_original(&case.known().0, b"by somebody else");
+    if case.is_locked() {
+        let locked = "another program changed what the sandbox keeps locked";
+        return changed.map_or_else(|_| Ok(()), |()| Err(locked.to_owned()));
+    }
+    changed?;
     let opened = it.open()?;
     let preview = opened.preview(&PreviewOptions::default());
     let found: Vec<ResourcePath> = must("preview", preview)?

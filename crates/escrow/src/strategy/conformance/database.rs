@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
@@ -17,6 +18,7 @@ use crate::strategy::{Access, Target};
 pub struct SqliteFixture {
     base: PathBuf,
     journal_mode: &'static str,
+    is_locked: bool,
 }
 
 impl SqliteFixture {
@@ -25,6 +27,7 @@ impl SqliteFixture {
         Self {
             base: base.to_owned(),
             journal_mode: "DELETE",
+            is_locked: false,
         }
     }
 
@@ -33,6 +36,15 @@ impl SqliteFixture {
         Self {
             journal_mode: "WAL",
             ..Self::new(base)
+        }
+    }
+
+    /// The same for a strategy that works in the original itself, under a lock: what SQLite keeps beside an open database is
+    /// there meanwhile.
+    pub fn locked(self) -> Self {
+        Self {
+            is_locked: true,
+            ..self
         }
     }
 }
@@ -45,6 +57,7 @@ impl Fixture for SqliteFixture {
         let case = DatabaseCase {
             at: room.path().join("holder/notes.db"),
             room,
+            is_locked: self.is_locked,
         };
         case.fill(&case.at, self.journal_mode, &[(1, b"one"), (3, b"three")])?;
         Ok(Box::new(case))
@@ -54,6 +67,7 @@ impl Fixture for SqliteFixture {
 struct DatabaseCase {
     room: FixtureDir,
     at: PathBuf,
+    is_locked: bool,
 }
 
 fn said(error: rusqlite::Error) -> String {
@@ -62,6 +76,7 @@ fn said(error: rusqlite::Error) -> String {
 
 fn put(at: &Path, path: &ResourcePath, content: &[u8]) -> Result<(), String> {
     let database = Connection::open(at).map_err(said)?;
+    database.busy_timeout(Duration::ZERO).map_err(said)?;
     let sql = "INSERT INTO notes VALUES (?1, ?2) ON CONFLICT DO UPDATE SET body = excluded.body";
     let done = database.execute(sql, params![number(path), content]);
     done.map(drop).map_err(said)
@@ -118,7 +133,9 @@ impl Case for DatabaseCase {
         let holder = self.room.open().and_then(|dir| dir.subdir(b"holder"));
         let holder = holder.map_err(text)?;
         let names: Vec<_> = holder.entries().map_err(text)?;
-        let names: Vec<_> = names.into_iter().map(|entry| entry.name).collect();
+        let names = names.into_iter().map(|entry| entry.name);
+        let own = |name: &[u8]| self.is_locked && name.starts_with(b"notes.db-");
+        let names: Vec<_> = names.filter(|name| !own(name)).collect();
         let (mut file, meta) = holder.file(b"notes.db").map_err(text)?;
         let mut hash = blake3::Hasher::new();
         let read = hash.update_reader(&mut file);
@@ -164,6 +181,10 @@ impl Case for DatabaseCase {
 
     fn change_original(&self, path: &ResourcePath, content: &[u8]) -> Result<(), String> {
         put(&self.at, path, content)
+    }
+
+    fn is_locked(&self) -> bool {
+        self.is_locked
     }
 
     fn work_through(

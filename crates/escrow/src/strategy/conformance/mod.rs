@@ -83,6 +83,10 @@ pub trait Case {
     fn replace_original(&self) -> Result<bool, String>;
     /// Puts `content` at `path` in the original, as another program would.
     fn change_original(&self, path: &ResourcePath, content: &[u8]) -> Result<(), String>;
+    /// Whether its sandboxes keep other programs from changing the original.
+    fn is_locked(&self) -> bool {
+        false
+    }
     /// Works through what the strategy gave as a native tool would: puts `content` at `path`.
     fn work_through(
         &self,

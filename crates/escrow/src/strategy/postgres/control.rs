@@ -1,12 +1,10 @@
 //! What the engine asks of a holder, over a socket that only its own user reaches: one line of JSON there, one back.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::holder::{self, NoAnswer, PATIENCE};
 use super::connect::PgError;
 use super::location::Server;
 use crate::model::Change;
@@ -17,14 +15,8 @@ pub(super) const CLIENTS: &str = "pg/.s.PGSQL.5432";
 /// The directory of that.
 pub(super) const CLIENTS_DIR: &str = "pg";
 
-/// Where the engine asks.
-pub(super) const CONTROL: &str = "control";
-
 /// The longest path of a Unix socket.
 pub(super) const LONGEST_PATH: usize = 107;
-
-/// How long an answer may take: a comparison reads every table that changed.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a holder is told when it is started.
 #[derive(Serialize, Deserialize)]
@@ -128,45 +120,7 @@ pub(super) enum Answer {
     Lost(String),
 }
 
-/// Why a holder gave no answer.
-#[derive(Debug)]
-pub(super) enum NoAnswer {
-    /// There is none.
-    Gone,
-    /// It does not speak as expected.
-    Broken(String),
-}
-
 /// Asks a holder.
 pub(super) fn ask(area: &Path, request: &Request) -> Result<Answer, NoAnswer> {
-    let broken = |error: std::io::Error| NoAnswer::Broken(error.to_string());
-    let mut stream = UnixStream::connect(area.join(CONTROL)).map_err(|_| NoAnswer::Gone)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
-    let mut line =
-        serde_json::to_vec(request).map_err(|error| NoAnswer::Broken(error.to_string()))?;
-    line.push(b'\n');
-    stream.write_all(&line).map_err(|_| NoAnswer::Gone)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).map_err(broken)?;
-    match answer.is_empty() {
-        true => Err(NoAnswer::Gone),
-        false => {
-            serde_json::from_slice(&answer).map_err(|error| NoAnswer::Broken(error.to_string()))
-        }
-    }
-}
-
-/// The process that holds the transaction of an area, if there is one.
-pub(super) fn holder_of(area: &Path) -> Option<u32> {
-    let stream = UnixStream::connect(area.join(CONTROL)).ok()?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
-}
-
-/// Reads what is asked; `None` where it is nothing that can be understood.
-pub(super) fn read_request(stream: &UnixStream) -> Option<Request> {
-    let mut line = String::new();
-    let limited = stream.take(1 << 20);
-    BufReader::new(limited).read_line(&mut line).ok()?;
-    serde_json::from_str(&line).ok()
+    holder::ask(area, request, PATIENCE)
 }

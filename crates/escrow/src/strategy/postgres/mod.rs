@@ -19,29 +19,25 @@ mod tls;
 mod wire;
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::sync::mpsc;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use self::connect::{ANSWERS_WITHIN, Connection, PgError, literal};
-use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, NoAnswer, Request, Status, ask};
+use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, Request, Status, ask};
 use self::location::{Server, Variables};
 use super::error::{Result, StrategyError};
+use super::holder::{EndError, NoAnswer};
 use super::{
     Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
     Outcome, Probe, Remember, RollbackReport, Sandbox, Session, Strategy, Target, TargetLocation,
     tree, unsupported,
 };
 use crate::event::Observer;
-use crate::fs::process::ProcessIdentity;
 use crate::model::text::Location;
 use crate::model::{Conflict, SandboxRef};
-use crate::run::program::program;
 
 const NAME: &str = "transaction_rollback";
 
@@ -50,12 +46,6 @@ const OLDEST: u32 = 12;
 
 /// How old, in seconds, a transaction may become before that is said, unless the resource's option `max_age` says otherwise.
 const MAX_AGE: u64 = 3600;
-
-/// How long a holder may take to begin.
-const START: Duration = Duration::from_secs(60);
-
-/// How long it may take to end.
-const END: Duration = Duration::from_secs(10);
 
 /// How long the server may take to notice that a connection is gone.
 const NOTICED: Duration = Duration::from_secs(20);
@@ -200,44 +190,9 @@ fn start_holder(host: &Host, server: &Server, area: &Location) -> Result<Status>
         area: area.as_path().to_owned(),
     };
     let spec = serde_json::to_vec(&spec).map_err(|error| broken(error.to_string()))?;
-    let mut command = program(host.helper.as_os_str());
-    command.arg("holder").env_clear();
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|error| {
-        broken(format!(
-            "'{}' cannot be started: {error}",
-            host.helper.display()
-        ))
-    })?;
-    if let Some(mut to) = child.stdin.take() {
-        match to.write_all(&spec) {
-            // One that ended early says why.
-            Ok(()) | Err(_) => {}
-        }
-    }
-    let (sender, receiver) = mpsc::channel();
-    if let Some(out) = child.stdout.take() {
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            match BufReader::new(out).read_line(&mut line) {
-                // What came is what there is, and nobody may wait any more.
-                Ok(_) | Err(_) => sender.send(line).ok(),
-            }
-        });
-    }
-    let said = receiver.recv_timeout(START).unwrap_or_default();
+    let holds = |said: &str| matches!(serde_json::from_str(said), Ok(Answer::Status(_)));
+    let said = super::holder::start(&host.helper, &spec, holds).map_err(broken)?;
     let answer = serde_json::from_str(&said);
-    if !matches!(answer, Ok(Answer::Status(_))) {
-        match child.kill() {
-            // It ended by itself.
-            Ok(()) | Err(_) => {}
-        }
-    }
-    // Whoever stays longer than the holder takes note of its end.
-    std::thread::spawn(move || child.wait());
     match answer {
         Ok(Answer::Status(status)) => Ok(status),
         Ok(Answer::Failed(error)) => Err(failed(what, &error)),
@@ -291,15 +246,7 @@ impl Strategy for HeldTransaction {
             Ok(_) => return Vec::new(),
             Err(error) => return vec![error.to_string()],
         };
-        let minutes = status.age / 60;
-        let mut remark = match minutes {
-            0 => "its transaction is open for less than a minute".to_owned(),
-            minutes => format!(
-                "its transaction is open for {} h {} min",
-                minutes / 60,
-                minutes % 60
-            ),
-        };
+        let mut remark = super::holder::open_for(status.age);
         if status.locks > 0 {
             remark.push_str(&format!(
                 ", and holds locks on {} tables and indexes",
@@ -673,24 +620,14 @@ fn no_snapshots(what: &str) -> StrategyError {
 
 /// Ends the holder of an area, if there is one, and waits until it is gone.
 fn end_holder(area: &Location) -> Result<()> {
-    let Some(pid) = control::holder_of(area.as_path()) else {
-        return Ok(());
-    };
-    let process = ProcessIdentity::of(pid)?;
-    match ask(area.as_path(), &Request::End) {
-        // One that is gone has ended.
-        Ok(_) | Err(_) => {}
-    }
-    let until = Instant::now() + END;
-    while process
-        .as_ref()
-        .is_some_and(|one| one.is_alive().unwrap_or(false))
-    {
-        if Instant::now() > until {
-            let what = "end the holder";
-            return Err(failed(what, &PgError::link("it still runs")));
+    let ended = super::holder::end(area.as_path(), || {
+        match ask(area.as_path(), &Request::End) {
+            // One that is gone has ended.
+            Ok(_) | Err(_) => {}
         }
-        std::thread::sleep(PAUSE);
-    }
-    Ok(())
+    });
+    ended.map_err(|error| match error {
+        EndError::Fs(error) => error.into(),
+        EndError::Runs => failed("end the holder", &PgError::link("it still runs")),
+    })
 }

@@ -7,8 +7,8 @@
 pub(super) mod record;
 mod sqlite;
 
-pub(super) use sqlite::SqliteSnapshot;
 pub(crate) use sqlite::is_database;
+pub(super) use sqlite::{SqliteSnapshot, SqliteTransaction, hold};
 
 use std::io::{BufRead, BufReader, Read};
 

@@ -14,26 +14,20 @@ pub(super) mod requests;
 mod startup;
 
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
+use super::super::holder::{self, CONTROL, TICK};
 use super::connect::{self, PgError};
-use super::control::{Answer, CLIENTS, CLIENTS_DIR, CONTROL, HolderSpec, Request, read_request};
+use super::control::{Answer, CLIENTS, CLIENTS_DIR, HolderSpec, Request};
 use super::location::Server;
-use crate::fs::{Dir, Meta};
+use crate::fs::Dir;
 use backend::{Backend, Turns};
-
-/// How often it looks whether its sandbox is still there.
-const TICK: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
 
 /// The stack of a thread that serves a client.
 const STACK: usize = 512 * 1024;
@@ -78,18 +72,10 @@ impl Holder {
 /// until its sandbox is gone.
 ///
 /// *Errors:* the transaction could not be begun, which standard output says too.
-pub(crate) fn serve() -> std::result::Result<(), String> {
-    let mut text = String::new();
-    std::io::Read::read_to_string(&mut std::io::stdin(), &mut text)
-        .map_err(|error| error.to_string())?;
+pub(crate) fn serve(text: String) -> std::result::Result<(), String> {
     let spec: HolderSpec = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     drop(text);
-    // It outlives who started it, its terminal and its directory.
-    match rustix::process::setsid() {
-        Ok(_) | Err(_) => {}
-    }
-    rustix::process::chdir("/").map_err(|error| error.to_string())?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    holder::stand_alone()?;
     let area = spec.area.clone();
     let begun = begin(spec);
     let answer = match &begun {
@@ -99,24 +85,10 @@ pub(crate) fn serve() -> std::result::Result<(), String> {
         },
         Err(error) => Answer::Failed(error.clone()),
     };
-    let said = serde_json::to_string(&answer).unwrap_or_default();
-    let mut out = std::io::stdout();
-    let told = writeln!(out, "{said}").and_then(|()| out.flush());
-    told.map_err(|error| error.to_string())?;
+    holder::report(&answer)?;
     let (holder, listeners, woken) = begun.map_err(|error| error.to_string())?;
-    detach()?;
     holder.listen(&area, &listeners, &woken);
     Ok(())
-}
-
-/// Lets go of what the process that started it may wait for.
-fn detach() -> std::result::Result<(), String> {
-    let fail = |error: rustix::io::Errno| error.to_string();
-    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
-    let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(fail)?;
-    rustix::stdio::dup2_stdin(&null).map_err(fail)?;
-    rustix::stdio::dup2_stdout(&null).map_err(fail)?;
-    rustix::stdio::dup2_stderr(&null).map_err(fail)
 }
 
 type Begun = (Arc<Holder>, [UnixListener; 2], UnixStream);
@@ -127,13 +99,7 @@ fn begin(spec: HolderSpec) -> Result<Begun, PgError> {
     let setting = backend.connection.value("SHOW max_prepared_transactions")?;
     let max_prepared = setting.and_then(|text| text.parse().ok()).unwrap_or(0);
     let warnings = requests::warnings(&mut backend, max_prepared)?;
-    let listen = |name: &str| {
-        let path = spec.area.join(name);
-        let bound = UnixListener::bind(&path);
-        bound.map_err(|error| {
-            PgError::link(format!("cannot listen at '{}': {error}", path.display()))
-        })
-    };
+    let listen = |name: &str| holder::listen(&spec.area, name).map_err(PgError::link);
     make_dir(&spec.area)?;
     let listeners = [listen(CLIENTS)?, listen(CONTROL)?];
     let (wake, woken) = UnixStream::pair().map_err(|error| PgError::link(error.to_string()))?;
@@ -169,11 +135,6 @@ fn make_dir(area: &Path) -> Result<(), PgError> {
     dir.make_dir(CLIENTS_DIR.as_bytes(), 0o700).map_err(fail)
 }
 
-/// What tells a socket from another one at the same path.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    Dir::look(path).ok().map(|meta: Meta| (meta.dev, meta.ino))
-}
-
 impl Holder {
     /// Serves until it is told to end, or its socket is gone: with the area of the sandbox.
     fn listen(
@@ -182,8 +143,7 @@ impl Holder {
         [clients, control]: &[UnixListener; 2],
         woken: &UnixStream,
     ) {
-        let path = area.join(CONTROL);
-        let own = identity(&path);
+        let own = holder::identity(area);
         while !self.ended.load(Ordering::SeqCst) {
             let mut fds = [
                 PollFd::new(clients, PollFlags::IN),
@@ -192,7 +152,7 @@ impl Holder {
             ];
             let waited = poll(&mut fds, Some(&TICK));
             let (speaks, asks) = (fds[0].revents(), fds[1].revents());
-            if waited == Ok(0) && (own.is_none() || identity(&path) != own) {
+            if waited == Ok(0) && (own.is_none() || holder::identity(area) != own) {
                 return;
             }
             if speaks.contains(PollFlags::IN) {
@@ -206,14 +166,9 @@ impl Holder {
 
     /// Takes a connection, of its own user alone.
     fn accept(self: &Arc<Self>, from: &UnixListener, serve: fn(&Self, UnixStream)) {
-        let Ok((stream, _)) = from.accept() else {
+        let Some(stream) = holder::accept(from) else {
             return;
         };
-        let own = rustix::process::geteuid();
-        let peer = rustix::net::sockopt::socket_peercred(stream.as_fd());
-        if !peer.is_ok_and(|peer| peer.uid == own) {
-            return;
-        }
         let holder = Arc::clone(self);
         let thread = std::thread::Builder::new().stack_size(STACK);
         match thread.spawn(move || serve(&holder, stream)) {
@@ -233,7 +188,7 @@ impl Holder {
 
     /// Answers a request of the engine.
     fn answer(&self, mut stream: &UnixStream) {
-        let Some(request) = read_request(stream) else {
+        let Some(request) = holder::read_request(stream, 1 << 20) else {
             return;
         };
         let ends = request == Request::End;

@@ -11,7 +11,7 @@ use std::path::Path;
 use rusqlite::params_from_iter;
 
 use super::connect::{Database, Use};
-use super::diff::{Lookup, table_digest};
+use super::diff::{Lookup, each, table_digest};
 use super::plan::{BEGUN, NEW, OLD, OpenPlan, SettingSwap, TableSwap, UNDOING, WholeTable};
 use super::schema::{Object, Schema, Table, literal, quoted, setting};
 use crate::model::text::Location;
@@ -273,6 +273,41 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
     })
 }
 
+/// Makes what a plan says in a transaction that is open, on rows that are as they were.
+pub(super) fn remake(plan: &OpenPlan, original: &Database) -> Result<()> {
+    let _versions = Attached::new(original, plan, Direction::Forward)?;
+    let state = state(plan, original, Direction::Forward)?;
+    match state.moved().next() {
+        Some(other) => Err(moved(other)),
+        None => make(plan, original, &state, Direction::Forward).map(drop),
+    }
+}
+
+/// Stages tables that are brought over as a whole in a new database.
+pub(super) fn stage_tables<'t>(
+    from: &Database,
+    at: &Path,
+    tables: impl Iterator<Item = &'t WholeTable>,
+) -> Result<()> {
+    let to = super::connect::empty(at)?;
+    let encoding = literal(&setting(from, "encoding")?);
+    for pragma in [
+        format!("encoding = {encoding}"),
+        "foreign_keys = OFF".to_owned(),
+    ] {
+        to.run("stage a table", &format!("PRAGMA {pragma}"))?;
+    }
+    to.transaction(true, || {
+        for WholeTable { table, objects, .. } in tables {
+            for object in objects.iter().filter(|one| one.is_table()) {
+                to.run("stage a table", &object.sql)?;
+            }
+            each(from, table, |rowid, row| insert(&to, table, rowid, &row))?;
+        }
+        Ok(())
+    })
+}
+
 /// Something that is as it should become.
 fn item_of_state(plan: &OpenPlan, state: &State) -> ResourcePath {
     let number = state.rows.iter().position(|one| *one == Holds::To);
@@ -338,9 +373,12 @@ impl<'a> Attached<'a> {
         let text = Value::Text(at.to_vec());
         let done = to.sql.execute("ATTACH ?1 AS staged", [text]);
         done.map_err(to.failed("open what was staged"))?;
+        let attached = Self(Some(to));
         // It is only read: the transaction stays one of the original alone, without a super-journal.
-        to.run("open what was staged", "PRAGMA staged.synchronous = OFF")?;
-        Ok(Self(Some(to)))
+        if to.sql.is_autocommit() {
+            to.run("open what was staged", "PRAGMA staged.synchronous = OFF")?;
+        }
+        Ok(attached)
     }
 }
 

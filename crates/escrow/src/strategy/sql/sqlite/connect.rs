@@ -118,23 +118,29 @@ impl Database {
         Ok(())
     }
 
-    /// Does something in one transaction: all of it, or nothing. `write` takes the lock of a writer first.
+    /// Does something in one transaction: all of it, or nothing. `write` takes the lock of a writer first. Within a transaction
+    /// that is held it is a savepoint.
     pub(super) fn transaction<T>(
         &self,
         write: bool,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        self.run(
-            "begin a transaction",
-            if write { "BEGIN IMMEDIATE" } else { "BEGIN" },
-        )?;
-        let done = work().and_then(|done| self.run("commit", "COMMIT").map(|()| done));
+        let (begin, end, back) = match (self.sql.is_autocommit(), write) {
+            (true, true) => ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"),
+            (true, false) => ("BEGIN", "COMMIT", "ROLLBACK"),
+            (false, _) => ("SAVEPOINT step", "RELEASE step", "ROLLBACK TO step"),
+        };
+        self.run("begin a transaction", begin)?;
+        let done = work().and_then(|done| self.run("commit", end).map(|()| done));
         match done {
             Ok(done) => Ok(done),
             Err(error) => {
                 // Some errors end the transaction by themselves.
                 if !self.sql.is_autocommit() {
-                    self.run("roll back", "ROLLBACK")?;
+                    self.run("roll back", back)?;
+                }
+                if !self.sql.is_autocommit() {
+                    self.run("roll back", end)?;
                 }
                 Err(error)
             }
@@ -266,7 +272,7 @@ pub(super) fn is_beyond_use(at: &Path) -> Result<bool> {
 }
 
 /// A new database in a place of ours, for nothing but a copy.
-fn empty(at: &Path) -> Result<Database> {
+pub(super) fn empty(at: &Path) -> Result<Database> {
     let place = Location::from(at);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE

@@ -71,6 +71,7 @@ fn typed(table: &Table, path: &ResourcePath) -> Option<RowKey> {
 /// Runs one statement.
 pub(super) fn query(of: &Database, statement: &str, read_only: bool) -> Result<QueryResult> {
     let failed = || of.failed("run the statement");
+    let is_held = !of.sql.is_autocommit();
     let set = of.sql.pragma_update(None, "query_only", read_only);
     set.map_err(failed())?;
     let before = of.sql.total_changes();
@@ -83,7 +84,7 @@ pub(super) fn query(of: &Database, statement: &str, read_only: bool) -> Result<Q
         found.push(values.collect::<rusqlite::Result<_>>().map_err(failed())?);
     }
     drop(rows);
-    if !of.sql.is_autocommit() {
+    if !is_held && !of.sql.is_autocommit() {
         return Err(StrategyError::Unsupported {
             strategy: "snapshot".to_owned(),
             what: "begin a transaction".to_owned(),

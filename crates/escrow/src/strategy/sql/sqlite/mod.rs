@@ -17,6 +17,7 @@ mod connect;
 mod constraints;
 mod content;
 mod diff;
+mod held;
 mod merge;
 mod pages;
 mod plan;
@@ -24,6 +25,7 @@ mod schema;
 mod session;
 mod vfs;
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::connect::is_database;
 use self::connect::{Database, Use};
+pub(in crate::strategy) use self::held::{SqliteTransaction, hold};
 use self::plan::OpenPlan;
 use self::schema::Schema;
 use self::session::SqliteSession;
@@ -144,6 +147,13 @@ impl SqliteMetadata {
         all.join(number.to_string())
     }
 
+    /// The variable for commands, as SQLAlchemy, Django and others write it: the path begins with a slash of its own.
+    fn variables(&self) -> BTreeMap<String, String> {
+        let path = self.original.as_path().as_os_str();
+        let url = || format!("sqlite:///{}", connect::escaped(path.as_bytes()));
+        self.env.iter().map(|name| (name.clone(), url())).collect()
+    }
+
     /// Refuses where the original is gone, or another file stands there.
     fn check_original(&self) -> Result<()> {
         let original = || self.original.clone();
@@ -243,7 +253,7 @@ impl SqliteSnapshot {
 }
 
 /// The variable that the resource names.
-fn env(target: &Target) -> Result<Option<String>> {
+fn env(strategy: &str, target: &Target) -> Result<Option<String>> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     match target.options.get("env") {
         None => Ok(None),
@@ -255,7 +265,7 @@ fn env(target: &Target) -> Result<Option<String>> {
             Ok(Some(name.clone()))
         }
         Some(other) => Err(unsupported(
-            "snapshot",
+            strategy,
             &format!("set the variable {other}"),
             "the option `env` is the name of a variable: letters, digits and `_`",
         )),
@@ -266,6 +276,35 @@ fn env(target: &Target) -> Result<Option<String>> {
 fn inside(area: &Dir) -> PathBuf {
     let name = area.path().file_name().unwrap_or_default();
     Path::new(INSIDE).join(name)
+}
+
+/// Whether a target is a database that can be worked with.
+fn probe(target: &Target, area: Option<&Path>) -> Probe {
+    let answer = match (target.path(), area) {
+        (None, _) => Probe::no("the resource has no path"),
+        (Some(_), None) => Probe::yes("a sandbox exists"),
+        (Some(at), Some(_)) => {
+            let opened = Database::open(at, Use::Read);
+            match opened.and_then(|database| Schema::read(&database)) {
+                Ok(schema) => Probe::yes(match schema.tables.len() {
+                    1 => "a SQLite database with 1 table".to_owned(),
+                    count => format!("a SQLite database with {count} tables"),
+                }),
+                Err(StrategyError::Unsupported { what, why, .. }) => {
+                    Probe::no(format!("it cannot {what}: {why}"))
+                }
+                // It is one: whether the lock is released in time is seen when it is copied.
+                Err(StrategyError::Locked { .. }) => {
+                    Probe::yes("a SQLite database that another process has locked")
+                }
+                Err(error) => Probe::no(error.to_string()),
+            }
+        }
+    };
+    Probe {
+        remember: Remember::Never,
+        ..answer
+    }
 }
 
 impl Strategy for SqliteSnapshot {
@@ -291,37 +330,13 @@ impl Strategy for SqliteSnapshot {
     }
 
     fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
-        let answer = match (target.path(), area) {
-            (None, _) => Probe::no("the resource has no path"),
-            (Some(_), None) => Probe::yes("a sandbox exists"),
-            (Some(at), Some(_)) => {
-                let opened = Database::open(at, Use::Read);
-                match opened.and_then(|database| Schema::read(&database)) {
-                    Ok(schema) => Probe::yes(match schema.tables.len() {
-                        1 => "a SQLite database with 1 table".to_owned(),
-                        count => format!("a SQLite database with {count} tables"),
-                    }),
-                    Err(StrategyError::Unsupported { what, why, .. }) => {
-                        Probe::no(format!("it cannot {what}: {why}"))
-                    }
-                    // It is one: whether the lock is released in time is seen when it is copied.
-                    Err(StrategyError::Locked { .. }) => {
-                        Probe::yes("a SQLite database that another process has locked")
-                    }
-                    Err(error) => Probe::no(error.to_string()),
-                }
-            }
-        };
-        Probe {
-            remember: Remember::Never,
-            ..answer
-        }
+        probe(target, area)
     }
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (at, place) = tree::places(self.name, request)?;
         let area = Dir::open(place)?;
-        let env = env(request.target)?;
+        let env = env(self.name, request.target)?;
         let identity = self.fill(request, at, &area)?;
         let metadata = SqliteMetadata {
             original: Location::from(at),

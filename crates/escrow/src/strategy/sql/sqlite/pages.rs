@@ -32,7 +32,8 @@ pub(super) fn differing(
     tables: &[Roots],
 ) -> Option<Vec<Vec<RowRange>>> {
     let (old, new) = (old.at().as_path(), new.at().as_path());
-    if has_log(old) || has_log(new) {
+    // What a transaction holds is not in the file.
+    if old == new || has_log(old) || has_log(new) {
         return None;
     }
     with_own_files(|| {

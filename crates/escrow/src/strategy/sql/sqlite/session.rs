@@ -3,13 +3,12 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::connect::{Database, Use, beside, escaped, is_beyond_use};
+use super::connect::{Database, Use, beside, is_beyond_use};
 use super::diff::Difference;
 use super::merge::{Merged, Versions, merge, moved};
 use super::schema::{KEPT, setting};
@@ -359,16 +358,8 @@ impl Sandbox for SqliteSession {
             view: View::ReadOnly(Location::from(area.path().join("link"))),
             area: None,
         };
-        // As SQLAlchemy, Django and others write it: the path begins with a slash of its own.
-        let url = |name: &String| {
-            let path = self.sandbox.original.as_path().as_os_str();
-            (
-                name.clone(),
-                format!("sqlite:///{}", escaped(path.as_bytes())),
-            )
-        };
         Ok(Access {
-            env: self.sandbox.env.iter().map(url).collect(),
+            env: self.sandbox.variables(),
             mounts: vec![db, link],
             cwd: Some(Location::from(self.sandbox.work())),
             ..Access::default()
