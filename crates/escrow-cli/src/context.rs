@@ -244,6 +244,12 @@ pub(crate) fn shell() -> Option<OsString> {
     variable("SHELL")
 }
 
+/// The program by which the user edits or looks at files, as a line of the shell.
+pub(crate) fn editor() -> OsString {
+    let named = variable("VISUAL").or_else(|| variable("EDITOR"));
+    named.unwrap_or_else(|| "xdg-open".into())
+}
+
 /// The command by which the user reads long output, as git finds it; `None` where there is none, or the terminal cannot.
 pub(crate) fn pager() -> Option<std::process::Command> {
     if variable("TERM").is_none_or(|term| term == "dumb") {

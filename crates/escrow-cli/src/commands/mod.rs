@@ -15,6 +15,8 @@ mod init;
 mod inside;
 mod log;
 mod man;
+mod mount;
+mod open;
 mod path;
 mod plan;
 mod read;
@@ -121,6 +123,8 @@ enum Command {
     Plan(plan::PlanArgs),
     Sandbox(sandbox::SandboxArgs),
     Path(path::PathArgs),
+    Open(open::OpenArgs),
+    Mount(mount::MountArgs),
     Read(read::ReadArgs),
     Write(write::WriteArgs),
     Sql(sql::SqlArgs),
@@ -205,7 +209,10 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         _ => None,
     };
     directory.map_or(Ok(()), context::go_to)?;
-    let runs = matches!(command, Command::Run(_) | Command::Shell(_));
+    let runs = matches!(
+        command,
+        Command::Run(_) | Command::Shell(_) | Command::Open(_) | Command::Mount(_)
+    );
     // What frees space or repairs goes on without a configuration that makes no sense.
     let lenient = matches!(
         command,
@@ -244,6 +251,8 @@ fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failur
         Command::Plan(args) => args.run(context, ui),
         Command::Sandbox(args) => args.run(context, ui),
         Command::Path(args) => args.run(context, ui),
+        Command::Open(args) => args.run(context, ui),
+        Command::Mount(args) => args.run(context, ui),
         Command::Read(args) => args.run(context, ui),
         Command::Write(args) => args.run(context, ui),
         Command::Sql(args) => args.run(context, ui),

@@ -16,7 +16,7 @@ use crate::ui::Ui;
 
 /// Print where native tools work inside a sandbox: its directory, its file, or one path in it
 ///
-/// Work done there is in the diff. Overlay sandboxes have no such path.
+/// Work done there is in the diff. Overlay sandboxes have no such path: `escrow open` and `escrow mount` show them.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "escrow path [PLAN] <RESOURCE>\n       escrow path <PLAN> <RESOURCE> <PATH>",

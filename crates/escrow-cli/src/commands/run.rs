@@ -448,18 +448,7 @@ impl RunSession<'_> {
             let all = &found.resources;
             all.iter().any(|one| !one.diff.is_empty())
         });
-        for one in seen.iter().flat_map(|found| &found.resources) {
-            let name = paint(Tone::Strong, &one.view.resource.name);
-            match one.diff.is_empty() {
-                true => ui.say(&format!("{name}: no changes")),
-                false => ui.say(&format!("{name}: {}", show::sum(&one.diff))),
-            }
-            let later = one.view.resource.runs_later(&one.diff);
-            let dirs = WholeDirs::of(&one.diff);
-            for line in show::later_lines(&one.view.resource.name, &later, &dirs, ui) {
-                ui.say(&line);
-            }
-        }
+        seen.iter().for_each(|found| summarize(found, ui));
         let asks = changed == Some(true) && !options.commit && !options.rollback && ui.asks();
         // What is released then is what this says.
         let mut shown = match &seen {
@@ -616,8 +605,24 @@ fn conflicts(context: &Context, plan: &Plan) -> Value {
     all.collect()
 }
 
+/// Says what was changed, in sums.
+pub(super) fn summarize(found: &PlanDiff, ui: &Ui) {
+    for one in &found.resources {
+        let name = paint(Tone::Strong, &one.view.resource.name);
+        match one.diff.is_empty() {
+            true => ui.say(&format!("{name}: no changes")),
+            false => ui.say(&format!("{name}: {}", show::sum(&one.diff))),
+        }
+        let later = one.view.resource.runs_later(&one.diff);
+        let dirs = WholeDirs::of(&one.diff);
+        for line in show::later_lines(&one.view.resource.name, &later, &dirs, ui) {
+            ui.say(&line);
+        }
+    }
+}
+
 /// Every change of a plan as JSON, each with its resource.
-fn changes(found: &PlanDiff) -> Vec<Value> {
+pub(super) fn changes(found: &PlanDiff) -> Vec<Value> {
     let mut all = Vec::new();
     for one in &found.resources {
         for change in &one.diff.changes {
@@ -639,7 +644,7 @@ enum AfterRun {
 }
 
 /// Says what to type next.
-fn next(ui: &Ui, plan: &Plan) {
+pub(super) fn next(ui: &Ui, plan: &Plan) {
     let name = &plan.name;
     ui.say(&format!(
         "next: `escrow diff {name}`, then `escrow commit {name}` or `escrow rollback {name}`"

@@ -38,6 +38,7 @@ mod life;
 mod limits;
 mod mounts;
 mod network;
+mod opened;
 mod options;
 mod running;
 mod snapshots;

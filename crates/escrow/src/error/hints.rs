@@ -237,6 +237,7 @@ impl Error {
             Self::OtherOptions { .. } => {
                 one("leave the option out to join it as it is, or wait until its last command has ended")
             }
+            Self::NotEmpty { .. } => one("what is in it could not be seen while a sandbox is there: make an empty one"),
             Self::Unwritable { .. } | Self::Unhidable { .. } => one("name a directory, or a file, in it"),
             Self::Run(RunError::Step { step, .. }) if step.starts_with("make namespaces") => vec![
                 "`sysctl user.max_user_namespaces kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns` shows what forbids them".into(),

@@ -273,6 +273,8 @@ pub enum Error {
     LaterThanCheckpoint { resource: String },
     #[error("a command already runs in the plan '{plan}' with other options: {what}")]
     OtherOptions { plan: String, what: String },
+    #[error("the directory '{at}' is not empty")]
+    NotEmpty { at: Location },
     #[error("'{at}' cannot be made writable: {why}")]
     Unwritable { at: Location, why: String },
     #[error("'{at}' cannot be hidden: {why}")]

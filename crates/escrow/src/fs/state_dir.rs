@@ -1,10 +1,10 @@
 //! The engine's private directories, in which no other user can prepare anything (rule S3): the state
 //! directory, areas, locks, reserved space.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,13 @@ pub fn canonical(path: &Path) -> Result<PathBuf> {
 /// The one absolute path of anything that exists, all links resolved by the kernel.
 pub fn canonical_any(path: &Path) -> Result<PathBuf> {
     resolved(path, OFlags::empty()).map_err(|errno| failed("find", path, errno))
+}
+
+/// The same of a directory, and whether nothing is in it.
+pub fn canonical_empty(path: &Path) -> Result<(PathBuf, bool)> {
+    let path = canonical(path)?;
+    let empty = Dir::open(&path)?.names()?.is_empty();
+    Ok((path, empty))
 }
 
 fn resolved(path: &Path, flags: OFlags) -> std::result::Result<PathBuf, Errno> {
@@ -230,6 +237,12 @@ impl ScratchDir {
     /// Where it is.
     pub fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Makes a directory in it in which nothing can be made.
+    pub fn closed_dir(&self, name: &OsStr) -> Result<PathBuf> {
+        self.dir.make_dir(name.as_bytes(), 0o500)?;
+        Ok(self.path().join(name))
     }
 }
 

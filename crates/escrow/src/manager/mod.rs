@@ -21,6 +21,7 @@
 //! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
 //! | `strategies` | which strategies count, in general and for each plan |
 //! | `runs` | a command inside the sandboxes of a plan |
+//! | `opened` | a sandbox as a directory for programs that nothing confines |
 //! | `commits` | commit, undo: all sandboxes of a plan or none |
 //! | `recovery` | what a crashed process left is brought to an end, once for each call, before anything else |
 //! | `validation` | commands of the configuration that a plan must pass before it is committed |
@@ -44,6 +45,7 @@ mod creation;
 mod discard;
 mod disk;
 mod garbage;
+mod opened;
 mod plans;
 mod project;
 mod recovery;

@@ -278,7 +278,7 @@ impl Manager {
     }
 
     /// Says which sandboxes a process outside can still write, since a command handed it a descriptor.
-    fn notice_open(&self, spec: &RunSpec) -> Result<()> {
+    pub(super) fn notice_open(&self, spec: &RunSpec) -> Result<()> {
         for MountedSandbox { at, view, area, .. } in &spec.views {
             let layers = matches!(view, View::Layers(_));
             let Some(area) = area.as_ref().filter(|_| layers) else {
@@ -353,7 +353,7 @@ impl Manager {
         command.envs(self.environment(plan, request)?);
         let (_, not_passed) = self.variables(plan, request)?;
         self.record("run", Some(plan.id), &line(&request.command), || {
-            let exit = unconfined(command, &directory, &*self.options.console)?;
+            let exit = unconfined(command, &directory, request.output, &*self.options.console)?;
             Ok(RunOutcome {
                 exit,
                 denied: Vec::new(),
@@ -439,7 +439,9 @@ impl Manager {
                 userns: request.userns.or(usual.userns).unwrap_or(false),
                 hidden,
                 shown,
+                open: false,
             }),
+            Some(look) if look.open => other("nothing confines it (`escrow open`, `escrow mount`)"),
             Some(look) if request.scratch == Some(!look.scratch) => match look.scratch {
                 true => other("its home directory can be written"),
                 false => other("its home directory cannot be written"),
@@ -613,6 +615,10 @@ impl Manager {
         let Some((inside, share)) = self.share_namespace(plan)? else {
             return Ok(None);
         };
+        // There the sandboxes are at other paths, and those of the originals lead to the originals.
+        if self.noted(plan)?.is_none_or(|(_, look)| look.open) {
+            return Err(self.live_error(plan));
+        }
         // A file is shown as it is: another one in its place would not be seen, and what is written to
         // the old one from then on would be lost.
         if view.resource.shape == Shape::File {
@@ -639,11 +645,11 @@ fn agent_is_shown(look: &NamespaceOptions) -> bool {
 }
 
 /// A command as people read it.
-fn line(command: &[OsString]) -> String {
+pub(super) fn line(command: &[OsString]) -> String {
     let words = command.iter().map(|word| word.to_string_lossy());
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn text(word: &OsString) -> Location {
+pub(super) fn text(word: &OsString) -> Location {
     Location::from_bytes(word.as_bytes())
 }

@@ -132,7 +132,7 @@ impl Manager {
     }
 
     /// What the lock says, if it is true.
-    fn noted(&self, plan: &Plan) -> Result<Option<(ProcessIdentity, NamespaceOptions)>> {
+    pub(super) fn noted(&self, plan: &Plan) -> Result<Option<(ProcessIdentity, NamespaceOptions)>> {
         let text = match Lock::noted(&self.locks, &live_name(plan)) {
             Err(error) if error.is_absent() => return Ok(None),
             text => text?,

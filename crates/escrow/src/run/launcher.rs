@@ -82,7 +82,9 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     let terminal = spec.terminal.then(open_terminal).transpose()?;
     let mover = join(&mut spec, &inside)?;
     streams::renew_null()?;
-    answer_questions(&spec, channel)?;
+    if !spec.look.open {
+        answer_questions(&spec, channel)?;
+    }
     if let Network::Allow(_) = spec.look.network {
         proxy::offer(&mut spec, channel)?;
     }
@@ -261,7 +263,8 @@ fn build_namespace(
     terminal: Option<&Path>,
     channel: &Channel,
 ) -> StepResult<(Vec<OwnedFd>, Option<Pid>, Option<OwnedFd>)> {
-    let (user, without) = match rustix::process::geteuid().is_root() {
+    let walls = !spec.look.open;
+    let (user, without) = match walls && rustix::process::geteuid().is_root() {
         true => idmap::every_id().map_or_else(|why| (None, Some(why)), |user| (Some(user), None)),
         false => (None, None),
     };
@@ -349,15 +352,21 @@ fn make_namespaces(spec: &RunSpec) -> StepResult<Option<String>> {
         true => None,
         false => idmap::enter()?,
     };
-    let mut flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
+    let mut flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID;
     let own = spec.look.network != Network::Host;
     if own {
         flags |= UnshareFlags::NEWNET;
     }
-    // A kernel without cgroups has no namespace of them.
-    let made = match sys::unshare(flags | UnshareFlags::NEWCGROUP) {
-        Err(Errno::INVAL) => sys::unshare(flags),
-        made => made,
+    let made = match spec.look.open {
+        true => sys::unshare(flags),
+        false => {
+            flags |= UnshareFlags::NEWIPC;
+            // A kernel without cgroups has no namespace of them.
+            match sys::unshare(flags | UnshareFlags::NEWCGROUP) {
+                Err(Errno::INVAL) => sys::unshare(flags),
+                made => made,
+            }
+        }
     };
     made.map_err(at("make namespaces"))?;
     if own {
@@ -406,7 +415,7 @@ fn join(spec: &mut RunSpec, inside: &ProcessIdentity) -> StepResult<Option<Chann
     spec.is_root = last.is_some();
     let mut mover = None;
     for (name, namespace) in &namespaces {
-        if *name == "pid" {
+        if *name == "pid" && !spec.look.open {
             let user = || last.as_ref().map_or(Ok(()), |(_, user)| go(user));
             mover = renames::start(spec, &processes, user)?;
         }

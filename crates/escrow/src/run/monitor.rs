@@ -218,13 +218,9 @@ fn prepare(
     sys::unblock_signals();
     let there = rustix::process::chdir(spec.directory.as_path());
     there.map_err(at(format!("go to '{}'", spec.directory)))?;
-    sys::give_up_privileges(spec.capabilities()).map_err(at("drop privileges"))?;
-    match sys::new_session_keyring() {
-        // The filter refuses every call that could use a key: where the kernel has no keys, or a user too many, nothing is lost.
-        Ok(()) | Err(_) => {}
+    if !spec.look.open {
+        confine(spec, mover)?;
     }
-    landlock::confine(spec).map_err(at("confine the command by Landlock"))?;
-    renames::filter_calls(spec, mover).map_err(at("filter system calls"))?;
     if open {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -253,6 +249,17 @@ fn prepare(
         ..limit
     };
     setrlimit(Resource::Nofile, limit).map_err(at("limit open files"))
+}
+
+/// The walls that the command takes with it.
+fn confine(spec: &RunSpec, mover: Option<&Channel>) -> StepResult<()> {
+    sys::give_up_privileges(spec.capabilities()).map_err(at("drop privileges"))?;
+    match sys::new_session_keyring() {
+        // The filter refuses every call that could use a key: where the kernel has no keys, or a user too many, nothing is lost.
+        Ok(()) | Err(_) => {}
+    }
+    landlock::confine(spec).map_err(at("confine the command by Landlock"))?;
+    renames::filter_calls(spec, mover).map_err(at("filter system calls"))
 }
 
 /// The files that the command's name may mean, by the search path of its own environment.

@@ -108,6 +108,10 @@ pub(super) fn make(
             at: path.as_path().to_owned(),
         });
     }
+    if spec.look.open {
+        ready.sort_by_key(|one| one.at.components().count());
+        return put_all(&ready).map(|()| (held, None));
+    }
     for (_, own) in &spec.covered.homes {
         if let Some(own) = own
             .as_ref()

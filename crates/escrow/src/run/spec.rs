@@ -27,6 +27,9 @@ pub struct NamespaceOptions {
     pub hidden: Vec<Location>,
     /// Paths that can be seen although they hold credentials.
     pub shown: Vec<Location>,
+    /// Whether nothing confines the command, as the user's own editor: the sandboxes are at places of their own, and all
+    /// else is as outside.
+    pub open: bool,
 }
 
 /// What is covered, so that commands do not see it.

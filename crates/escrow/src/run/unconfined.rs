@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::console::Console;
+use super::console::{Console, Output};
 use super::supervise::{CommandExit, ended};
 use super::{RunError, at, at_io};
 
@@ -14,10 +14,14 @@ use super::{RunError, at, at_io};
 pub(crate) fn unconfined(
     mut command: Command,
     directory: &Path,
+    output: Output,
     console: &dyn Console,
 ) -> Result<CommandExit, RunError> {
     if !console.input() {
         command.stdin(Stdio::null());
+    }
+    if output == Output::Error {
+        command.stdout(std::io::stderr());
     }
     command.current_dir(directory);
     let limit = getrlimit(Resource::Nofile);
