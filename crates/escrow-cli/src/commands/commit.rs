@@ -198,7 +198,7 @@ impl CommitArgs {
     }
 }
 
-fn patterns(typed: &[String]) -> Result<Vec<ReleasePattern>, Failure> {
+pub(super) fn patterns(typed: &[String]) -> Result<Vec<ReleasePattern>, Failure> {
     let parse = |typed: &String| {
         ReleasePattern::parse(typed).map_err(|why| {
             Failure::from(Error::BadPattern {

@@ -22,6 +22,7 @@ mod contract;
 mod cost;
 mod cost_checkpoints;
 mod cost_commit;
+mod discard_parts;
 mod documents;
 mod expected;
 mod faults;

@@ -74,6 +74,7 @@ pub(crate) use prepare::{Return, prepare_discard, prepare_restore};
 pub(crate) use preview::Previewed;
 pub use preview::{CommitPreview, CommitTerms, MemberPreview, check_expected};
 pub use recover::{RecoveredPlan, RecoveredTo};
+pub(crate) use select::discarded;
 pub use undo::UndoReport;
 
 use crate::error::{Error, Result, chain};
@@ -306,7 +307,7 @@ impl<'a> Execution<'a> {
             (Error::Cancelled, _) => Error::Cancelled,
             (cause, JournaledWork::Restore) => Error::Snapshot {
                 resource,
-                what: "return to the checkpoint".to_owned(),
+                what: "be brought back".to_owned(),
                 cause: Box::new(cause),
             },
             (cause, _) => Error::Member {

@@ -5,11 +5,15 @@ use super::execute::{Decided, Prepared};
 use super::preview::{CommitTerms, Looked, Previewed, check_expected};
 use super::shared_layers;
 use super::{CommitEngine, Execution, Member, written};
+use std::collections::BTreeSet;
+
 use crate::error::{Error, Result};
 use crate::failpoints;
 use crate::fs::{state_dir, workspace};
 use crate::model::text::Location;
-use crate::model::{CheckpointId, CommitId, Expected, JournaledWork, Phase, PlanDigest};
+use crate::model::{
+    CheckpointId, CommitId, Expected, JournaledWork, Phase, PlanDigest, ResourcePath,
+};
 use crate::store::{JournalEntry, JournalMember, Plan};
 use crate::strategy::{
     Intent, PrepareRequest, Preview, RestoreRequest, Sandbox, Session, Snapshot, StagedCommit,
@@ -76,6 +80,8 @@ pub(crate) struct Return {
     pub(crate) from: Snapshot,
     /// Where it goes.
     pub(crate) to: Snapshot,
+    /// Only these paths change, to what the original has, if that is where it is.
+    pub(crate) back: Option<BTreeSet<ResourcePath>>,
     pub(crate) session: Session,
 }
 
@@ -105,7 +111,10 @@ pub(crate) fn prepare_restore<'a>(
             observer: engine.observer,
         };
         let session = member.open(engine.store, way.session.clone())?;
-        member.session(&*session, |session| session.prepare_restore(&request))
+        member.session(&*session, |session| match &way.back {
+            Some(paths) => session.prepare_discard(&request, paths),
+            None => session.prepare_restore(&request),
+        })
     })?;
     staged.seal()
 }

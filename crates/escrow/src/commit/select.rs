@@ -3,7 +3,7 @@
 //! What is chosen must be possible: a new file needs the new directories it lies in, and a directory
 //! can only go when everything in it goes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::model::{Change, ChangeKind, EntryInfo, EntryKind, ResourcePath};
 use crate::policy::select::ReleaseSelection;
@@ -14,10 +14,24 @@ pub(super) fn choose(
     resource: &str,
     changes: &[Change],
 ) -> Vec<bool> {
-    let mut chosen: Vec<bool> = changes
-        .iter()
-        .map(|change| selection.takes(resource, &change.path))
-        .collect();
+    possible(changes, |path| selection.takes(resource, path))
+}
+
+/// The paths of changes that are discarded: without them the others are possible.
+pub(crate) fn discarded(
+    selection: &ReleaseSelection,
+    resource: &str,
+    changes: &[Change],
+) -> BTreeSet<ResourcePath> {
+    let stays = possible(changes, |path| !selection.takes(resource, path));
+    let all = changes.iter().zip(stays);
+    let gone = all.filter(|(_, stays)| !stays);
+    gone.map(|(change, _)| change.path.clone()).collect()
+}
+
+/// Says of each change whether it is chosen, so that all that are can stand without the others.
+fn possible(changes: &[Change], chosen: impl Fn(&ResourcePath) -> bool) -> Vec<bool> {
+    let mut chosen: Vec<bool> = changes.iter().map(|change| chosen(&change.path)).collect();
     // A directory in which something stays, stays.
     let mut standing: HashSet<ResourcePath> = HashSet::new();
     // A directory in which something new is put comes along.

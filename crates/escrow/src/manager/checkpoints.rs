@@ -58,7 +58,7 @@ fn stored(snapshot: &Snapshot) -> String {
 }
 
 /// The same for a sandbox that must have been there.
-fn needed_snapshot(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Snapshot> {
+pub(super) fn needed_snapshot(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Snapshot> {
     let missing = || Error::LaterThanCheckpoint {
         resource: view.resource.name.clone(),
     };
@@ -372,7 +372,16 @@ impl Manager {
             for ((member, view), session) in members.into_iter().zip(&views).zip(sessions) {
                 let from = needed_snapshot(&before, view)?;
                 let to = needed_snapshot(checkpoint, view)?;
-                ways.push((member, Return { from, to, session }));
+                let back = None;
+                ways.push((
+                    member,
+                    Return {
+                        from,
+                        to,
+                        back,
+                        session,
+                    },
+                ));
             }
             // What cannot go back goes last, when nothing else can fail any more.
             ways.sort_by_key(|(member, _)| Some(member.sandbox.id) == linear);
@@ -479,7 +488,7 @@ impl Manager {
 
     /// Deletes automatic checkpoints but the newest, where the last restore came from (rule R2), and `spared`
     /// ones; those that the user asked for stay (rule R5).
-    fn prune(&self, plan: &Plan, spared: &[CheckpointId], squash: bool) -> Result<()> {
+    pub(super) fn prune(&self, plan: &Plan, spared: &[CheckpointId], squash: bool) -> Result<()> {
         let mut automatic = self.checkpoints(plan)?;
         automatic.retain(|one| one.reason.is_some());
         let keep = self.settings_of(plan)?.checkpoint.keep;

@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 pub use error::{Result, StrategyError};
 pub use holder::hold;
 pub use plugin::ProgramContext;
-pub use preview::{OnConflict, Preview, PreviewNote, PreviewOptions};
+pub use preview::{OnConflict, PathSample, Preview, PreviewNote, PreviewOptions};
 pub use registry::Registry;
 
 use crate::event::Observer;
@@ -368,50 +368,13 @@ pub struct RollbackReport {
     pub lost: Vec<String>,
 }
 
-/// Paths that something was done to: the first of them, and how many there are.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathSample {
-    first: BTreeSet<ResourcePath>,
-    count: u64,
-}
-
-impl PathSample {
-    /// How many are named.
-    pub const NAMED: usize = 100;
-
-    /// Adds one that is not among them.
-    pub fn add(&mut self, path: &ResourcePath) {
-        self.count += 1;
-        let last = self
-            .first
-            .last()
-            .filter(|_| self.first.len() >= Self::NAMED);
-        if last.is_some_and(|last| last < path) {
-            return;
-        }
-        self.first.insert(path.clone());
-        if self.first.len() > Self::NAMED {
-            self.first.pop_last();
-        }
-    }
-
-    /// The first of them, in their order.
-    pub fn first(&self) -> impl Iterator<Item = &ResourcePath> {
-        self.first.iter()
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-}
-
 /// The answer to what a strategy does not promise.
 pub fn unsupported(strategy: &str, what: &str, why: &str) -> StrategyError {
+    let [strategy, what, why] = [strategy, what, why].map(str::to_owned);
     StrategyError::Unsupported {
-        strategy: strategy.to_owned(),
-        what: what.to_owned(),
-        why: why.to_owned(),
+        strategy,
+        what,
+        why,
     }
 }
 
@@ -559,8 +522,8 @@ pub trait Sandbox: Send {
         Ok(())
     }
 
-    /// Discards every change in the sandbox, which can then be worked in again; says what was done, in a few words. That is
-    /// durable once the caller has synced the file system of the area.
+    /// Discards every change in the sandbox, which can then be worked in again; says what was done. That is durable once
+    /// the caller has synced the file system of the area.
     ///
     /// *Guarantees:* the original is untouched, and afterwards the diff is empty. *After a crash:* some of it may be done;
     /// calling again finishes. *Idempotent:* yes. *Errors:* [`Unsupported`](StrategyError::Unsupported) where nothing
@@ -597,6 +560,17 @@ pub trait Sandbox: Send {
     /// Does everything of a return to a snapshot that can fail, short of changing the sandbox. Should the command of a live
     /// session be gone before it is over, [`commit`](Strategy::commit) and [`undo`](Strategy::undo) do with what is prepared.
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent>;
+
+    /// The same for a sandbox in which some paths become what the original has, and all else stays: [`RestoreRequest::to`] is where it
+    /// is. What stays is possible without them. *Errors:* [`Unsupported`](StrategyError::Unsupported) where it only returns as a whole.
+    fn prepare_discard(
+        &self,
+        _request: &RestoreRequest<'_>,
+        _paths: &BTreeSet<ResourcePath>,
+    ) -> Result<Intent> {
+        let why = "without `--only` it is rolled back as a whole";
+        Err(unsupported("the sandbox", "give some paths back", why))
+    }
 
     /// How the sandbox is reached.
     fn access(&self) -> Result<Access>;

@@ -1,6 +1,6 @@
 //! The preview of one sandbox's commit: computed once, shown, and then prepared as it was shown.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -213,5 +213,43 @@ impl Preview {
         Arc::new(DiffView {
             changes: changes.filter_map(made).collect(),
         })
+    }
+}
+
+/// Paths that something was done to: the first of them, and how many there are.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathSample {
+    first: BTreeSet<ResourcePath>,
+    count: u64,
+}
+
+impl PathSample {
+    /// How many are named.
+    pub const NAMED: usize = 100;
+
+    /// Adds one that is not among them.
+    pub fn add(&mut self, path: &ResourcePath) {
+        self.count += 1;
+        let last = self
+            .first
+            .last()
+            .filter(|_| self.first.len() >= Self::NAMED);
+        if last.is_some_and(|last| last < path) {
+            return;
+        }
+        self.first.insert(path.clone());
+        if self.first.len() > Self::NAMED {
+            self.first.pop_last();
+        }
+    }
+
+    /// The first of them, in their order.
+    pub fn first(&self) -> impl Iterator<Item = &ResourcePath> {
+        self.first.iter()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
     }
 }

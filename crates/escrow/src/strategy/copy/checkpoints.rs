@@ -497,6 +497,45 @@ pub(in crate::strategy) fn prepare_restore(
     Ok(intent)
 }
 
+/// As it was copied: a snapshot in which nothing was touched.
+fn as_copied(copied: &CopiedTree<'_>) -> Result<OpenSnapshot> {
+    Ok(OpenSnapshot {
+        tree: copied.tree.again(),
+        kept: StoredSnapshot {
+            changes: Vec::new(),
+            entries: Vec::new(),
+            ctime_decides: false,
+            copy: Fingerprint::from(&copied.tree.meta()?),
+        },
+        numbers: HashMap::new(),
+    })
+}
+
+/// What was never copied cannot be brought back.
+fn is_left_out(copied: &CopiedTree<'_>, path: &ResourcePath) -> bool {
+    let index = copied.manifest.find(path);
+    index.is_some_and(|index| copied.manifest.record(index).is_left_out())
+}
+
+/// Stages the way of some paths to what was copied.
+pub(in crate::strategy) fn prepare_discard(
+    copied: &CopiedTree<'_>,
+    area: &Dir,
+    (request, paths): (&RestoreRequest<'_>, &BTreeSet<ResourcePath>),
+    to: &Path,
+) -> Result<Intent> {
+    if let Some(path) = paths.iter().find(|path| is_left_out(copied, path)) {
+        return Err(StrategyError::Lost {
+            path: path.clone(),
+            what: "it was never copied".to_owned(),
+        });
+    }
+    let first = as_copied(copied)?;
+    let intent = stage_restore(copied, area, &first, paths.clone(), request.observer, to)?;
+    area.sync_file_system()?;
+    Ok(intent)
+}
+
 /// Gives the copy back what it was made with, at the cost of what was touched. Returns `false`, with nothing done, where
 /// that cannot give the tree that was copied: another process changed the original of a touched path since.
 pub(in crate::strategy) fn discard(
@@ -508,25 +547,11 @@ pub(in crate::strategy) fn discard(
     if found.changes.is_empty() && found.touched.is_empty() {
         return Ok(true);
     }
-    // What was never copied cannot be brought back.
-    let left_out = |change: &Change| {
-        let index = copied.manifest.find(&change.path);
-        index.is_some_and(|index| copied.manifest.record(index).is_left_out())
-    };
-    if found.changes.iter().any(left_out) {
+    let mut changed = found.changes.iter().map(|change| &change.path);
+    if changed.any(|path| is_left_out(copied, path)) {
         return Ok(false);
     }
-    // As it was copied is a snapshot in which nothing was touched.
-    let first = OpenSnapshot {
-        tree: copied.tree.again(),
-        kept: StoredSnapshot {
-            changes: Vec::new(),
-            entries: Vec::new(),
-            ctime_decides: false,
-            copy: Fingerprint::from(&copied.tree.meta()?),
-        },
-        numbers: HashMap::new(),
-    };
+    let first = as_copied(copied)?;
     let changes = found.changes.into_iter().map(|change| change.path);
     let touched = found.touched.into_iter().map(|(path, _)| path);
     let stage = area.subdir(STAGE)?;

@@ -14,6 +14,7 @@ pub(super) mod checkpoints;
 pub(super) mod diff;
 pub(super) mod fork;
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -515,6 +516,17 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
         let area = tree::commit_area(K::NAME, request.area)?;
         with(&self.reference, &[], |copied, open| {
             checkpoints::prepare_restore(copied, &open.area, request, area)
+        })
+    }
+
+    fn prepare_discard(
+        &self,
+        request: &RestoreRequest<'_>,
+        paths: &BTreeSet<ResourcePath>,
+    ) -> Result<Intent> {
+        let area = tree::commit_area(K::NAME, request.area)?;
+        with(&self.reference, &[], |copied, open| {
+            checkpoints::prepare_discard(copied, &open.area, (request, paths), area)
         })
     }
 

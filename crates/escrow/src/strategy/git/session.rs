@@ -1,7 +1,7 @@
 //! A session with a git sandbox: files and history as one.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::super::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, RestoreRequest,
-    Sandbox, Snapshot, StagedCommit,
+    Sandbox, Snapshot, StagedCommit, unsupported,
 };
 use super::command::Git;
 use super::history::{self, Compared, History, RefState, STASH, is_released};
@@ -471,6 +471,32 @@ impl Sandbox for GitSession {
             below: self.sandbox.files.strategy_name.clone(),
         };
         Ok(Intent(tree::stored(&restore)))
+    }
+
+    fn prepare_discard(
+        &self,
+        request: &RestoreRequest<'_>,
+        paths: &BTreeSet<ResourcePath>,
+    ) -> Result<Intent> {
+        if paths.iter().any(|path| path.lies_in(&git_dir())) {
+            let why = "it belongs together: `git` inside, or `escrow restore`, goes back in it";
+            return Err(unsupported(NAME, "give a part of its history back", why));
+        }
+        // The history stays where it is.
+        let mut staged: RestoreIntent = parse(&self.prepare_restore(request)?.0)?;
+        let place = tree::commit_area(NAME, request.area)?;
+        let area = Dir::open(place)?;
+        remove::remove(&area, FILES.as_bytes())?;
+        area.make_dir(FILES.as_bytes(), 0o700)?;
+        let at = parse::<Both<Snapshot>>(&request.from.0)?.files;
+        let files = RestoreRequest {
+            from: &at,
+            to: &at,
+            area: Some(&place.join(FILES)),
+            observer: request.observer,
+        };
+        staged.both.files = self.files.prepare_discard(&files, paths)?;
+        Ok(Intent(tree::stored(&staged)))
     }
 
     fn access(&self) -> Result<Access> {

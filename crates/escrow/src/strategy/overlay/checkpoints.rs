@@ -4,7 +4,7 @@
 //! A snapshot is the list of its layers. Nothing is removed but by [`retain`], which is given every snapshot that
 //! counts; there, layers that no snapshot needs apart are [squashed](squash).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::super::tree::{self, STAGE};
 use super::super::tree_strategy::RestoreSwitch;
-use super::super::{CreateRequest, Created, Intent, LiveView, RestoreRequest, Snapshot};
+use super::super::{
+    CreateRequest, Created, Intent, LiveView, RestoreRequest, Snapshot, unsupported,
+};
 use super::layers::{self, LayerDirMetadata, LayerEntry};
 use super::stack::{self, LayerRef, LayerStack, LayerState};
 use super::{NAME, OpenLayers, OverlayMetadata, area_of, base, diff, open};
@@ -112,7 +114,13 @@ fn switch(sandbox: &SandboxRef, layers: Vec<LayerRef>) -> Result<()> {
         lay_over(&area, &LayerStack::open(below, &area)?, top.number)?;
     }
     let now = LayerState::read(&area)?;
-    LayerState { layers, ..now }.write(&area)?;
+    let prepared = None;
+    LayerState {
+        layers,
+        prepared,
+        ..now
+    }
+    .write(&area)?;
     // The layers of the other side stay: it may be taken back.
     clear(&area, &[super::WORK])
 }
@@ -153,7 +161,7 @@ pub(super) fn checkpoint(open: &OpenLayers) -> Result<Snapshot> {
     }
     let mut flat = None;
     if now.layers.len() >= MOST {
-        match squash::flatten(open, now.next) {
+        match squash::flatten(open, now.next, &|_| true) {
             Ok(()) => {
                 now.layers = vec![LayerRef::own(now.next)];
                 now.next += 1;
@@ -213,6 +221,52 @@ pub(super) fn prepare_restore(
     // The numbers are taken even if another process keeps something before they are used.
     open.now.reserve(2).write(&open.area)?;
     Ok(Intent(tree::stored(&switch)))
+}
+
+/// Prepares one layer that shows what is seen now, but for these paths, which are the original's again.
+pub(super) fn prepare_discard(
+    open: &OpenLayers,
+    sandbox: &SandboxRef,
+    paths: &BTreeSet<ResourcePath>,
+    released: &Released,
+) -> Result<Intent> {
+    let look = |stack: &LayerStack| -> Result<Vec<Change>> {
+        let mut changes = tree::steady(|| diff::look(stack, &open.lower, released))?.changes;
+        tree::only_own(&mut changes, &open.carved);
+        Ok(DiffView::new(changes).changes)
+    };
+    let mut stays = look(&open.upper)?;
+    stays.retain(|change| !paths.contains(&change.path));
+    // Directories that hold nothing but what is given back go with it: they may hide what is below.
+    let led_to = |path: &ResourcePath| path.ancestors().chain([path.clone()]).collect::<Vec<_>>();
+    let kept: HashSet<_> = stays
+        .iter()
+        .flat_map(|change| led_to(&change.path))
+        .collect();
+    let back: HashSet<_> = paths.iter().flat_map(led_to).collect();
+    let number = open.now.next;
+    squash::flatten(open, number, &|path| {
+        kept.contains(path) || !back.contains(path)
+    })?;
+    let after = vec![LayerRef::own(number)];
+    let shown = look(&LayerStack::open(&after, &open.area)?)?;
+    let unlike = shown.iter().find(|change| !stays.contains(change));
+    if let Some(unlike) = unlike.or_else(|| stays.iter().find(|change| !shown.contains(change))) {
+        let what = format!("give something back without '{}'", unlike.path);
+        let why = "the directory itself was replaced or changed: name the directory";
+        return Err(unsupported(NAME, &what, why));
+    }
+    let now = LayerState {
+        prepared: Some(number),
+        ..open.now.reserve(1)
+    };
+    now.write(&open.area)?;
+    Ok(Intent(tree::stored(&StackSwitch {
+        switch: sandbox.clone(),
+        live: None,
+        before: open.now.layers.clone(),
+        after,
+    })))
 }
 
 /// Removes the layers that neither the sandbox nor one of these snapshots needs, and may squash others. Returns the

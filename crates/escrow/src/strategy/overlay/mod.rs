@@ -23,7 +23,7 @@ mod squash;
 mod stack;
 mod unusable;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -457,6 +457,16 @@ impl Sandbox for TreeSession<Overlay> {
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
         let open = open(&self.reference)?;
         checkpoints::prepare_restore(&open, &self.reference, request, self.live())
+    }
+
+    fn prepare_discard(
+        &self,
+        _request: &RestoreRequest<'_>,
+        paths: &BTreeSet<ResourcePath>,
+    ) -> Result<Intent> {
+        let open = open(&self.reference)?;
+        let released = self.released(&open)?;
+        checkpoints::prepare_discard(&open, &self.reference, paths, &released)
     }
 
     /// Its layers become one directory only inside a private mount: outside there is no path.

@@ -76,7 +76,7 @@ pub(super) fn squash(open: &OpenLayers, kept: &[Vec<LayerRef>]) -> Result<Option
     now.squashed.clear();
     for (parts, below) in runs {
         let stack = LayerStack::open(&parts, &open.area)?;
-        build(open, (&stack, &below), now.next, true)?;
+        build(open, (&stack, &below), now.next, (true, &|_| true))?;
         now.squashed.push(SquashedLayer {
             number: now.next,
             was: parts.iter().map(|part| part.number).collect(),
@@ -91,10 +91,13 @@ pub(super) fn squash(open: &OpenLayers, kept: &[Vec<LayerRef>]) -> Result<Option
 
 /// Makes layer `number` what all layers in use show together, durably. Snapshots keep those layers, so the files are
 /// copied: how many names a file has can be seen.
-pub(super) fn flatten(open: &OpenLayers, number: u32) -> Result<()> {
-    build(open, (&open.upper, &[]), number, false)?;
+pub(super) fn flatten(open: &OpenLayers, number: u32, takes: Takes<'_>) -> Result<()> {
+    build(open, (&open.upper, &[]), number, (false, takes))?;
     Ok(open.area.sync_file_system()?)
 }
+
+/// Whether a path of the layers is in the new one.
+pub(super) type Takes<'a> = &'a (dyn Fn(&ResourcePath) -> bool + Sync);
 
 /// A directory that is to be made.
 struct SquashedDir {
@@ -132,6 +135,7 @@ struct LayerSquash<'a> {
     to: &'a Dir,
     /// Files are not copied but get another name: the old layers go.
     links: bool,
+    takes: Takes<'a>,
     placer: Placer<'a>,
 }
 
@@ -140,7 +144,7 @@ fn build(
     open: &OpenLayers,
     (stack, below): (&LayerStack, &[LayerRef]),
     number: u32,
-    links: bool,
+    (links, takes): (bool, Takes<'_>),
 ) -> Result<()> {
     let room = LayerState::room(&open.area)?;
     let name = number.to_string().into_bytes();
@@ -152,6 +156,7 @@ fn build(
         below: (&below, &open.lower),
         to: &to,
         links,
+        takes,
         placer: Placer::new(&to, &Unobserved),
     };
     let root = SquashedDir {
@@ -218,6 +223,9 @@ impl LayerSquash<'_> {
         let mut next = Vec::new();
         for (at, DirEntry { name, meta }) in level.entries()? {
             let (dir, below) = (&level.dirs[at], path.join(&name));
+            if !(self.takes)(&below) {
+                continue;
+            }
             let mark = layers::mark(dir, &name, &meta, &below)?;
             if mark == LayerMark::Whiteout {
                 // Where there is nothing to hide, the kernel would list it.

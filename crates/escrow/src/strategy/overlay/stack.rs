@@ -45,6 +45,9 @@ pub(super) struct LayerState {
     /// What the last squash did, for snapshots that still name the old layers.
     #[serde(default, alias = "folds")]
     pub(super) squashed: Vec<SquashedLayer>,
+    /// One that a prepared return switches to, which no snapshot names.
+    #[serde(default)]
+    pub(super) prepared: Option<u32>,
 }
 
 /// A layer that took the place of several neighbours.
@@ -98,6 +101,7 @@ impl LayerState {
             next: 1,
             shared: Vec::new(),
             squashed: Vec::new(),
+            prepared: None,
         }
     }
 
@@ -195,7 +199,8 @@ impl LayerState {
         snapshots: impl Iterator<Item = &'a Vec<LayerRef>>,
     ) -> Result<()> {
         let needed = own(snapshots.chain([&self.layers]).flatten());
-        let needed: HashSet<u32> = needed.chain(self.shared.iter().copied()).collect();
+        let apart = self.shared.iter().copied().chain(self.prepared);
+        let needed: HashSet<u32> = needed.chain(apart).collect();
         let room = Self::room(area)?;
         for DirEntry { name, .. } in room.entries()? {
             let number = std::str::from_utf8(&name).ok();
