@@ -213,7 +213,7 @@ fn a_checkpoint_or_restore_under_a_command_is_killed() {
     };
     let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
     // Fewer as an ordinary user.
-    let (restores, kept): (u64, u64) = if is_root() { (6, 3) } else { (3, 1) };
+    let (restores, kept): (u64, u64) = if is_root() { (4, 2) } else { (2, 1) };
     let lines = [
         ("restore try old", restores),
         ("checkpoint create try", kept),

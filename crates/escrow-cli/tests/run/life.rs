@@ -76,8 +76,8 @@ fn stride() -> usize {
     let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
     match (long, is_root()) {
         (true, _) => 1,
-        (false, true) => 2,
-        (false, false) => 6,
+        (false, true) => 3,
+        (false, false) => 9,
     }
 }
 
