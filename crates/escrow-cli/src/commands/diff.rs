@@ -203,7 +203,8 @@ impl DiffArgs {
                     Some(contents) => diff::line_counts(change, contents),
                     None => Ok(None),
                 };
-                stat(one, &found_renames(one)?, &lines, self.all, ui)?;
+                let ignored = |dirs: &[ResourcePath]| context.manager.ignored_dirs(&one.view, dirs);
+                stat(one, &found_renames(one)?, (&lines, &ignored), self.all, ui)?;
             }
             show_report(digest, ui);
             return Ok(());
@@ -311,7 +312,10 @@ type LineCounts = Option<(usize, usize)>;
 fn stat(
     one: &ResourceDiff,
     renames: &BTreeMap<ResourcePath, Rename>,
-    line_counts: &dyn Fn(&Change) -> escrow::Result<LineCounts>,
+    (line_counts, ignored): (
+        &dyn Fn(&Change) -> escrow::Result<LineCounts>,
+        &dyn Fn(&[ResourcePath]) -> Vec<ResourcePath>,
+    ),
     all: bool,
     ui: &Ui,
 ) -> Result<(), Failure> {
@@ -326,6 +330,9 @@ fn stat(
         true => WholeDirs::default(),
         false => WholeDirs::of(&one.diff),
     };
+    let folds = one.diff.changes.iter().map(|change| &change.path);
+    let folds = folds.filter(|path| dirs.folded(path).is_some()).cloned();
+    let ignored = ignored(&folds.collect::<Vec<_>>());
     let (mut counted, moved) = (0, diff::moved_from(renames));
     for change in &one.diff.changes {
         let goes = change.kind == ChangeKind::Deleted && moved.contains(&change.path);
@@ -356,7 +363,11 @@ fn stat(
         };
         let folded = dirs.folded(&change.path).map(|dir| {
             let files = count(dir.files as u64, "file", "files");
-            format!("{files}, {}", size(dir.bytes))
+            let ignored = match ignored.contains(&change.path) {
+                true => ", ignored by git",
+                false => "",
+            };
+            format!("{files}, {}{ignored}", size(dir.bytes))
         });
         let mut detail = folded.unwrap_or_else(|| detail(change));
         if counted < COUNTED

@@ -59,6 +59,13 @@ fn a_directory_that_is_new_as_a_whole_is_one_line() {
         ],
     );
     assert!(!shown.contains("index.js"), "{shown}");
+    // What is ignored is said where it is one line.
+    let rules = "git init -q .; printf 'node_modules/\\n' > .gitignore";
+    sh(world.at("app"), rules);
+    let shown = cli.ok("diff try");
+    has(&shown, ["node_modules/  80 files, 200 B, ignored by git\n"]);
+    assert_eq!(shown.matches("ignored").count(), 1, "{shown}");
+    sh(world.at("app"), "rm -r .git .gitignore");
     has(
         &cli.ok("diff try --all"),
         ["node_modules/p7/index.js  +1 -0"],

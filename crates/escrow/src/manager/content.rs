@@ -20,7 +20,9 @@ use crate::model::{
 };
 use crate::store::{Plan, Resource};
 use crate::strategy::registry::Registration;
-use crate::strategy::{Access, Exposes, QueryResult, Sandbox, Session, StrategyError, unsupported};
+use crate::strategy::{
+    Access, Exposes, QueryResult, Sandbox, Session, StrategyError, ignored_dirs, unsupported,
+};
 
 /// What one sandbox changed.
 #[derive(Debug)]
@@ -321,6 +323,14 @@ impl Manager {
     /// What every sandbox of the plan changed, or that of one resource.
     pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
         self.denied(Action::Diff, Some(plan), self.compare(plan, only, false))
+    }
+
+    /// Which of these directories git ignores in the original of a sandbox; none where it is no checkout.
+    pub fn ignored_dirs(&self, view: &SandboxView, dirs: &[ResourcePath]) -> Vec<ResourcePath> {
+        match view.resource.root().filter(|_| !dirs.is_empty()) {
+            Some(root) => ignored_dirs(root, dirs),
+            None => Vec::new(),
+        }
     }
 
     /// The same as a courtesy, which the user did not ask for: where it is denied, nothing is logged.

@@ -649,3 +649,24 @@ impl GitWorktree {
         Ok(())
     }
 }
+
+/// Which of these directories the checkout at `root` ignores, by the rules in it; none where git cannot tell.
+pub(crate) fn ignored_dirs(root: &Path, dirs: &[ResourcePath]) -> Vec<ResourcePath> {
+    let ask = || {
+        let git = Git::find().ok()?;
+        let repository = Repository::there(&git, root).ok()??;
+        // That they are directories is said by the slash: in the original they may be missing.
+        let names = dirs.iter().map(|dir| [dir.as_bytes(), b"/\0"].concat());
+        let call = repository.call(&git).args([Path::new("-C"), root]);
+        let call = call.args(["--work-tree=.", "check-ignore", "-z", "--stdin"]);
+        call.input(names.collect::<Vec<_>>().concat()).ask().ok()?
+    };
+    let said = ask().unwrap_or_default();
+    let names = said
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty());
+    let paths = names.map(|name| name.strip_suffix(b"/").unwrap_or(name));
+    paths
+        .filter_map(|name| ResourcePath::parse(name).ok())
+        .collect()
+}
