@@ -35,6 +35,8 @@ needs=(
     openssl:openssl
     bwrap:bubblewrap
     node:nodejs
+    npm:npm
+    vim:vim
     podman:podman
     sqlite3:sqlite3
     sqldiff:sqlite3-tools
@@ -56,6 +58,8 @@ modules=(
     greenlet:python3-greenlet
     pygit2:python3-pygit2
     ensurepip:python3-venv
+    pip:python3-pip
+    pytest:python3-pytest
 )
 
 # packages of PyPI for the S3 server of the tests, and for gix as a library, in an environment of their own where Python does not

@@ -209,6 +209,70 @@ fn cargo_builds_and_finds_nothing_to_do_after_the_commit() {
     assert_quiet(&world);
 }
 
+/// A local package is installed and used.
+#[test]
+fn npm_installs_inside_as_outside() {
+    let before = r#"
+        mkdir package; echo '{"name": "dep", "version": "1.0.0"}' > package/package.json
+        echo 'module.exports = 1' > package/index.js; tar -czf dep.tgz package; rm -r package
+        echo '{"name": "app", "version": "1.0.0"}' > package.json
+    "#;
+    let script = r#"
+        npm install --offline --silent --no-audit --no-fund --no-update-notifier ./dep.tgz
+        mv node_modules/dep node_modules/other; mv node_modules/other node_modules/dep
+    "#;
+    compare(&Work {
+        before,
+        script,
+        check: "node -e 'process.exit(require(\"dep\") - 1)'",
+        strategies: &["overlay"],
+        ..Work::default()
+    });
+}
+
+/// A wheel is installed, and its test passes.
+#[test]
+fn pip_installs_and_pytest_passes_inside_as_outside() {
+    let before = r#"
+        /usr/bin/python3 -c 'import zipfile; wheel = zipfile.ZipFile("dep-1.0-py3-none-any.whl", "w")
+        info = "dep-1.0.dist-info/"
+        wheel.writestr("dep.py", "one = 1\n"); wheel.writestr(info + "RECORD", "")
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: dep\nVersion: 1.0\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")'
+        printf 'import dep\ndef test_one():\n    assert dep.one == 1\n' > test_dep.py
+    "#
+    .replace("\n        ", "\n");
+    let script = "/usr/bin/python3 -m pip install -q --no-index --no-compile --target=lib ./dep-1.0-py3-none-any.whl
+        PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=lib /usr/bin/python3 -m pytest -q -p no:cacheprovider test_dep.py";
+    compare(&Work {
+        before: &before,
+        script,
+        // They name the directory.
+        unlike: &[
+            "lib/dep-1.0.dist-info/RECORD",
+            "lib/dep-1.0.dist-info/direct_url.json",
+        ],
+        strategies: &["overlay"],
+        ..Work::default()
+    });
+}
+
+/// Both have terminals of their own.
+#[test]
+fn vim_edits_in_tmux_inside_as_outside() {
+    let script = r#"
+        export TERM=xterm; socket=$(mktemp -u /tmp/tmux.XXXXXXXX)
+        edit="vim -N -u NONE -i NONE -n -c '%s/one/three/' -c 'wq' a.txt; tmux -S $socket wait-for -S over"
+        tmux -S "$socket" -f /dev/null new-session -d "$edit" \; set -g exit-empty off
+        tmux -S "$socket" wait-for over; tmux -S "$socket" kill-server
+    "#;
+    works(
+        "printf 'one\\ntwo\\n' > a.txt",
+        script,
+        "grep -q three a.txt",
+    );
+}
+
 /// A package with a user of its own, into sandboxes of the machine's directories.
 #[test]
 fn root_installs_a_package() {
