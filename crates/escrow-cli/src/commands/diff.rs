@@ -308,14 +308,16 @@ fn renamed((to, rename): (&ResourcePath, &Rename)) -> Value {
 /// How many lines come and go, of what is shown line by line.
 type LineCounts = Option<(usize, usize)>;
 
+type CountLines<'a> = &'a dyn Fn(&Change) -> escrow::Result<LineCounts>;
+
+/// Which of some directories git ignores.
+type FindIgnored<'a> = &'a dyn Fn(&[ResourcePath]) -> Vec<ResourcePath>;
+
 /// The default form: for people.
 fn stat(
     one: &ResourceDiff,
     renames: &BTreeMap<ResourcePath, Rename>,
-    (line_counts, ignored): (
-        &dyn Fn(&Change) -> escrow::Result<LineCounts>,
-        &dyn Fn(&[ResourcePath]) -> Vec<ResourcePath>,
-    ),
+    (line_counts, ignored): (CountLines<'_>, FindIgnored<'_>),
     all: bool,
     ui: &Ui,
 ) -> Result<(), Failure> {
