@@ -351,11 +351,13 @@ fn the_end_of_a_command_looks_at_a_copy_once() {
         original(&world, "app", files);
         let escrow = cli(&world);
         escrow.plan("p", "./app", "filesystem_copy");
-        let line = |line| working(&escrow.trace(line));
-        (line("run --plan p -- true"), line("diff p"))
+        // On a busy machine one waits more often than another.
+        let line = |line| (0..3).map(|_| working(&escrow.trace(line))).min();
+        let least = |text| line(text).expect("three of them");
+        (least("run --plan p -- true"), least("diff p"))
     };
     let (few, many) = (cost(200), cost(1200));
-    let (run, diff) = (many.0 - few.0, many.1 - few.1);
+    let (run, diff) = (many.0.saturating_sub(few.0), many.1 - few.1);
     assert!(
         run < diff * 3 / 2,
         "{run} calls for a run, {diff} for a diff"
