@@ -397,6 +397,51 @@ c.execute(\"UPDATE wide SET v = 'torn!'\"); os._exit(0)";
     }
 }
 
+// rule Q2
+#[test]
+fn a_table_that_the_original_dropped_or_reshaped_is_whole_where_ours_wins() {
+    for other in ["DROP TABLE t", "ALTER TABLE t ADD COLUMN more"] {
+        let (_world, cli, at) = planned(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, v); INSERT INTO t VALUES (1, 'a'), (2, 'b')",
+        );
+        sql(
+            &inner(&cli),
+            "UPDATE t SET v = 'x' WHERE id = 1; INSERT INTO t VALUES (3, 'c')",
+        );
+        sql(&at, other);
+        let before = sql(&at, "SELECT sql FROM sqlite_schema");
+        let refused = cli.fails("commit try", 4);
+        assert!(refused.contains("the original"), "{other}: {refused}");
+        cli.ok("commit try --on-conflict ours");
+        assert_eq!(sql(&at, "SELECT * FROM t"), "1|x\n2|b\n3|c", "{other}");
+        cli.ok("undo try");
+        assert_eq!(sql(&at, "SELECT sql FROM sqlite_schema"), before, "{other}");
+    }
+}
+
+// rule Q4
+#[test]
+fn a_full_text_index_over_another_table_is_released() {
+    let (_world, cli, at) = planned(
+        "CREATE TABLE posts (id INTEGER PRIMARY KEY, body); INSERT INTO posts VALUES (1, 'alpha')",
+    );
+    let before = sql(&at, "SELECT name FROM sqlite_schema");
+    sql(
+        &inner(&cli),
+        "INSERT INTO posts VALUES (2, 'beta'); CREATE VIRTUAL TABLE found USING fts5(body, content='posts', content_rowid='id');
+         CREATE TRIGGER fed AFTER INSERT ON posts BEGIN INSERT INTO found(rowid, body) VALUES (new.id, new.body); END;
+         INSERT INTO found(found) VALUES ('rebuild')",
+    );
+    cli.ok("commit try");
+    sql(&at, "INSERT INTO posts VALUES (3, 'beta too')");
+    let matching = "SELECT rowid FROM found WHERE found MATCH 'beta'";
+    assert_eq!(sql(&at, matching), "2\n3");
+    sql(&at, "DELETE FROM posts WHERE id = 3");
+    cli.ok("undo try");
+    assert_eq!(sql(&at, "SELECT name FROM sqlite_schema"), before);
+    assert_eq!(sql(&at, "SELECT body FROM posts"), "alpha");
+}
+
 // rule Q4
 #[test]
 fn trap_20_rows_without_keys_classes_of_values_counters_and_full_text() {

@@ -15,6 +15,7 @@ use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::sql::record::RowSwap;
 use crate::strategy::sql::{Row, RowKey, Value, row_item, setting_item, table_item};
+use crate::strategy::unsupported;
 
 /// The versions that are merged.
 pub(super) struct Versions<'a> {
@@ -49,13 +50,31 @@ pub(super) fn merge(
         merged: Merged::default(),
     };
     let mut whole: HashSet<&str> = HashSet::new();
+    // A table whose rows lie in another one has none to bring over: its SQL is all of it.
     for one in found.altered_tables() {
-        whole.insert(&one.either().name);
-        merge.whole_table(one)?;
+        let name = one.either().name.as_str();
+        if merge.has_rows(name) {
+            whole.insert(name);
+            merge.whole_table(name, None)?;
+        }
+    }
+    for (name, rows) in &found.rows {
+        if let Some(what) = merge.reshaped(name)
+            && whole.insert(name)
+            && !left_out.contains(&table_item(name))
+        {
+            if rows
+                .iter()
+                .any(|one| left_out.contains(&row_item(name, &one.key)))
+            {
+                let asked = format!("release some rows of the table '{name}'");
+                return Err(unsupported("snapshot", &asked, what));
+            }
+            merge.whole_table(name, Some(what))?;
+        }
     }
     for one in &found.objects {
-        let object = one.either();
-        if !object.is_table() && !whole.contains(object.table.as_str()) {
+        if !whole.contains(one.either().table.as_str()) {
             merge.object(one);
         }
     }
@@ -121,8 +140,25 @@ impl Merge<'_> {
         number as u32
     }
 
-    fn whole_table(&mut self, one: &ObjectDelta) -> Result<()> {
-        let name = &one.either().name;
+    /// Whether a version has a table of this name with rows of its own.
+    fn has_rows(&self, name: &str) -> bool {
+        let mut all = [&self.base, &self.work, &self.original].into_iter();
+        all.any(|schema| schema.tables.contains_key(name))
+    }
+
+    /// Why rows of a table cannot be brought over one by one, if they cannot: the original has it in another form.
+    fn reshaped(&self, name: &str) -> Option<&'static str> {
+        match (self.work.tables.get(name), self.original.tables.get(name)) {
+            (ours, theirs) if ours == theirs => None,
+            (_, None) => Some("its rows were changed here, and the original dropped it"),
+            _ => Some(
+                "its rows were changed here, and the original has other columns or another key",
+            ),
+        }
+    }
+
+    /// Brings a table over as a whole. What changed in the original too is a conflict, as is a reason that is given.
+    fn whole_table(&mut self, name: &str, why: Option<&str>) -> Result<()> {
         let item = table_item(name);
         if self.left_out.contains(&item) {
             return Ok(());
@@ -146,7 +182,9 @@ impl Merge<'_> {
         if digest(&before) == digest(&after) {
             return Ok(());
         }
-        if digest(&before) != base {
+        if let Some(why) = why {
+            self.conflict(item, why);
+        } else if digest(&before) != base {
             let what = match (&before, &after) {
                 (None, _) => "its schema was changed here, and the original dropped it",
                 (_, None) => "it was dropped here, and changed in the original",
@@ -156,7 +194,7 @@ impl Merge<'_> {
             self.conflict(item, what);
         }
         self.merged.plan.whole.push(TableSwap {
-            name: name.clone(),
+            name: name.to_owned(),
             before,
             after,
         });
@@ -221,17 +259,7 @@ impl Merge<'_> {
     }
 
     fn rows(&mut self, name: &str, rows: &[Delta]) -> Result<()> {
-        let (ours, theirs) = (self.work.tables.get(name).cloned(), self.table(name));
-        let Some(table) = ours.filter(|ours| Some(ours) == theirs.as_ref()) else {
-            let what = match theirs {
-                None => "its rows were changed here, and the original dropped it",
-                Some(_) => {
-                    "its rows were changed here, and the original has other columns or another key"
-                }
-            };
-            if !self.left_out.contains(&table_item(name)) {
-                self.conflict(table_item(name), what);
-            }
+        let Some(table) = self.table(name) else {
             return Ok(());
         };
         let number = self.number(&table);
