@@ -168,7 +168,7 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
     assert_eq!(answer["scratch"][0]["path"], "cache");
     assert_eq!(answer["denied"], value!([]));
     let line = format!("--json run --new --rollback -e E={}", binary().display());
-    let ended = cli.run(inside(&line, "$ESCROW_E commit"));
+    let ended = cli.run(inside(&line, "$E commit"));
     let answer: Value = serde_json::from_str(&ended.stdout_text()).expect("one document");
     let denied = &answer["denied"][0];
     assert_eq!(

@@ -37,12 +37,14 @@ fn are_refused(typed: &[&str]) {
 // rule S1
 #[test]
 fn a1_a_path_that_climbs_out() {
+    rerun_test_as_user("attacks_a::a1_a_path_that_climbs_out");
     are_refused(&["../x", "..", "../../etc/passwd", "./../x"]);
 }
 
 // rule S1
 #[test]
 fn a2_a_path_that_climbs_out_half_way() {
+    rerun_test_as_user("attacks_a::a2_a_path_that_climbs_out_half_way");
     are_refused(&[
         "a/../../x",
         "a/..",
@@ -55,6 +57,7 @@ fn a2_a_path_that_climbs_out_half_way() {
 // rule S1
 #[test]
 fn a3_an_absolute_path() {
+    rerun_test_as_user("attacks_a::a3_an_absolute_path");
     are_refused(&["/etc/passwd", "/", "//x"]);
 }
 
@@ -147,6 +150,7 @@ fn a7_names_that_break_shells() {
 // rule F5
 #[test]
 fn a8_names_that_are_no_text() {
+    rerun_test_as_user("attacks_a::a8_names_that_are_no_text");
     let world = World::new();
     for strategy in ISOLATING {
         let original = world.dir(format!("original-{strategy}"));
@@ -172,6 +176,7 @@ fn a8_names_that_are_no_text() {
 // rule F5
 #[test]
 fn a9_names_that_look_alike() {
+    rerun_test_as_user("attacks_a::a9_names_that_look_alike");
     let alike: [&[u8]; 5] = [
         b"Case",
         b"case",
@@ -207,6 +212,7 @@ fn is_plain(text: &str) -> bool {
 // rule F5
 #[test]
 fn a11_names_that_talk_to_terminals() {
+    rerun_test_as_user("attacks_a::a11_names_that_talk_to_terminals");
     let evil = "\u{1b}[31mred\u{7}\r\u{202e}gpj";
     let world = World::new();
     for strategy in ISOLATING {

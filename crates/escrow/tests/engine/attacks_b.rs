@@ -183,6 +183,7 @@ fn b3_a_directory_exchanged_with_a_link() {
 // rule S2
 #[test]
 fn b4_a_directory_moved_out_while_it_is_walked() {
+    rerun_test_as_user("attacks_b::b4_a_directory_moved_out_while_it_is_walked");
     let world = World::new();
     for strategy in COPIES {
         let original = world.dir(format!("original-{strategy}"));
@@ -213,6 +214,7 @@ fn b4_a_directory_moved_out_while_it_is_walked() {
 // rule F2
 #[test]
 fn b5_links_that_lead_nowhere() {
+    rerun_test_as_user("attacks_b::b5_links_that_lead_nowhere");
     let world = World::new();
     let long = "t".repeat(1000);
     let text = format!("broken -> no/such/thing\na -> b\nb -> a\nself -> self\nlong -> {long}");
@@ -246,6 +248,7 @@ fn b5_links_that_lead_nowhere() {
 // rule S1
 #[test]
 fn b7_the_way_out_through_proc() {
+    rerun_test_as_user("attacks_b::b7_the_way_out_through_proc");
     let world = World::new();
     let kept = File::open(world.path()).expect("the world is there");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&kept);
@@ -278,6 +281,7 @@ fn b7_the_way_out_through_proc() {
 // rule S2
 #[test]
 fn b12_a_removal_that_is_raced() {
+    rerun_test_as_user("attacks_b::b12_a_removal_that_is_raced");
     let world = World::new();
     let victim = world.path().join("victim");
     fs::write(&victim, "victim").expect("the world is writable");
@@ -313,6 +317,7 @@ fn b12_a_removal_that_is_raced() {
 // rule S2
 #[test]
 fn b12_a_write_that_is_raced() {
+    rerun_test_as_user("attacks_b::b12_a_write_that_is_raced");
     let world = World::new();
     let victim = world.path().join("victim");
     fs::write(&victim, "victim").expect("the world is writable");

@@ -8,6 +8,7 @@ use escrow::strategy::StrategyError;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::require_root;
 use escrow_testkit::tree::build;
+use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::{Fs, LoopFs, World};
 
 use crate::attacks_a::bind;
@@ -43,6 +44,7 @@ fn is_replaced(error: &Error) -> bool {
 // rule S1
 #[test]
 fn b13_the_original_is_replaced() {
+    rerun_test_as_user("attacks_b13::b13_the_original_is_replaced");
     let world = World::new();
     for strategy in ALL {
         let original = world.dir(format!("original-{strategy}"));

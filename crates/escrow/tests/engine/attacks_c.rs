@@ -198,6 +198,7 @@ fn c9_large_attributes_and_acls() {
 // rule F1
 #[test]
 fn c10_times_at_the_edges() {
+    rerun_test_as_user("attacks_c::c10_times_at_the_edges");
     let world = World::new();
     let times = [
         ("1901", "1901-12-14 20:45:52.000000001 UTC"),
@@ -229,6 +230,7 @@ fn c10_times_at_the_edges() {
 // rule F3
 #[test]
 fn c11_holes() {
+    rerun_test_as_user("attacks_c::c11_holes");
     let world = World::new();
     for strategy in COPIES {
         let original = world.dir(format!("original-{strategy}"));
@@ -286,6 +288,7 @@ fn c11_holes_are_not_read() {
 // rule F3
 #[test]
 fn c12_groups_of_hard_links() {
+    rerun_test_as_user("attacks_c::c12_groups_of_hard_links");
     let world = World::new();
     for strategy in COPIES {
         let original = world.dir(format!("original-{strategy}"));
@@ -322,6 +325,7 @@ fn c12_groups_of_hard_links() {
 // rule F6
 #[test]
 fn c14_a_file_that_changes_while_it_is_copied() {
+    rerun_test_as_user("attacks_c::c14_a_file_that_changes_while_it_is_copied");
     let world = World::new();
     for (strategy, size) in [("filesystem_copy", 3 << 20), ("copy_on_write", 40_000)] {
         let original = world.dir(format!("original-{strategy}"));

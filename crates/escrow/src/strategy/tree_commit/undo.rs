@@ -5,6 +5,8 @@
 //! another process's change for ours, nor ours for another process's.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -114,7 +116,7 @@ fn altered(
     step: &RenameStep,
     stage: &Dir,
     moved: &MovedEntries,
-    tell: &mut dyn FnMut(ResourcePath, &'static str),
+    tell: &mut dyn FnMut(ResourcePath, &str),
 ) -> Result<()> {
     let top = step.top.path.as_bytes().len();
     let below = tree.records.below(step);
@@ -129,7 +131,12 @@ fn altered(
         };
         match now {
             None => tell(entry.path, GONE),
-            Some(now) if later(&now) => tell(entry.path, ALTERED),
+            Some(now) if later(&now) => {
+                let kept = stage.path().join(OsStr::from_bytes(at.as_bytes()));
+                let kept = Location::from(kept);
+                let next = "a program that kept it open may still write there (`fuser` names it); end it, and copy from there what you need";
+                tell(entry.path, &format!("{ALTERED} ('{kept}'): {next}"));
+            }
             Some(_) => {}
         }
     }
