@@ -196,7 +196,7 @@ fn every_change_of_a_definition_is_named() {
     shop.server.sql(
         "shop",
         "CREATE TYPE mood AS ENUM ('good'); CREATE VIEW cheap AS SELECT * FROM items WHERE price < 3; \
-         CREATE FUNCTION f(a int) RETURNS int LANGUAGE sql AS 'SELECT a'",
+         CREATE FUNCTION f(a int) RETURNS int LANGUAGE sql AS 'SELECT a'; CREATE TABLE locked AS SELECT 1 AS x, 1 AS y",
     );
     let url = shop.plan("try");
     inside(
@@ -206,7 +206,7 @@ fn every_change_of_a_definition_is_named() {
     assert_eq!(changes(&shop.cli, "try"), [""; 0]);
     let mut known: Vec<String> = Vec::new();
     let mut digests: Vec<Value> = Vec::new();
-    let cases: [(&str, &[&str]); 23] = [
+    let cases: [(&str, &[&str]); 25] = [
         ("ALTER TYPE mood ADD VALUE 'bad'", &["modified type:mood"]),
         ("COMMENT ON COLUMN loose.a IS 'x'", &["modified loose"]),
         (
@@ -269,6 +269,11 @@ fn every_change_of_a_definition_is_named() {
         ("DROP TYPE d", &[]),
         ("COMMENT ON COLUMN loose.a IS 'y'", &[]),
         ("DROP TABLE s.b", &[]),
+        (
+            "ALTER TABLE locked ALTER y SET NOT NULL",
+            &["modified locked"],
+        ),
+        ("UPDATE locked SET y = 2", &[]),
     ];
     for (sql, wanted) in cases {
         inside(&url, sql);

@@ -28,6 +28,7 @@ fn refused<const N: usize>(cli: &Cli, app: &Path, before: &str, why: [&str; N]) 
 
 #[test]
 fn e1_planted_hooks_are_never_run_by_the_engine() {
+    as_user_too();
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));
     let mark = world.path().join("mark");
@@ -54,6 +55,7 @@ fn e1_planted_hooks_are_never_run_by_the_engine() {
 
 #[test]
 fn e2_settings_that_start_programs_are_not_followed() {
+    as_user_too();
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));
     let mark = world.path().join("mark");
@@ -130,6 +132,7 @@ fn e2_settings_that_start_programs_are_not_followed() {
 
 #[test]
 fn e4_a_bare_repository_among_the_files_is_only_files() {
+    as_user_too();
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));
     let mark = world.path().join("mark");
@@ -158,6 +161,7 @@ fn e4_a_bare_repository_among_the_files_is_only_files() {
 
 #[test]
 fn e5_hostile_gitmodules_are_refused() {
+    as_user_too();
     for text in [
         "[submodule \"../../.git/hooks\"]\\n\\tpath = x\\n\\turl = ./y\\n",
         "[submodule \"x\"]\\n\\tpath = x\\n\\turl = -u./payload\\n",
@@ -179,6 +183,7 @@ fn e5_hostile_gitmodules_are_refused() {
 
 #[test]
 fn e6_no_pair_of_names_writes_into_the_git_directory() {
+    as_user_too();
     // On a file system that folds case, `A/modules/x` would be written through the link `a`.
     let (_world, cli, app) = attacked(
         "id=$(echo payload | git hash-object -w --stdin); link=$(printf .git | git hash-object -w --stdin)
@@ -202,6 +207,7 @@ fn e6_no_pair_of_names_writes_into_the_git_directory() {
 
 #[test]
 fn e7_trees_that_no_git_would_write_are_refused() {
+    as_user_too();
     let one = |mode: &str, name: &str| format!("{mode} {name}\\0");
     for (entries, why) in [
         (vec![one("100644", "..")], "hasDotdot"),
@@ -229,6 +235,7 @@ fn e7_trees_that_no_git_would_write_are_refused() {
 
 #[test]
 fn e9_alternates_grafts_and_replacements_hide_nothing() {
+    as_user_too();
     let hidden = "echo hidden > h; git add h; git commit -qm hidden h; echo shown > src/a; git commit -qm shown src/a";
     let (_world, cli, app) = attacked(&format!(
         "{hidden}; git replace -f HEAD $(git commit-tree -m innocent HEAD~2^{{tree}} -p HEAD~2)
@@ -259,6 +266,7 @@ fn e9_alternates_grafts_and_replacements_hide_nothing() {
 // rule C14
 #[test]
 fn e10_a_branch_that_the_user_moves_during_the_commit_is_not_lost() {
+    as_user_too();
     if !require_stepper() {
         return;
     }
@@ -290,6 +298,7 @@ fn e10_a_branch_that_the_user_moves_during_the_commit_is_not_lost() {
 
 #[test]
 fn e12_what_an_agent_destroys_is_its_own() {
+    as_user_too();
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));
     sh(
@@ -319,6 +328,7 @@ fn e12_what_an_agent_destroys_is_its_own() {
 
 #[test]
 fn e16_links_and_pipes_in_place_of_objects_are_refused() {
+    as_user_too();
     let object = "id=$(git rev-parse HEAD); file=.git/objects/$(echo $id | cut -c1-2)/$(echo $id | cut -c3-)";
     for (plant, name) in [
         (format!("{object}; rm -f $file; mkfifo $file"), "objects/"),
@@ -355,6 +365,7 @@ fn e16_links_and_pipes_in_place_of_objects_are_refused() {
 
 #[test]
 fn what_takes_the_place_of_the_index_or_of_references_is_refused_or_no_reference() {
+    as_user_too();
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));
     let before = signature(&app);

@@ -167,6 +167,7 @@ fn trap_05_shared_settings_keep_every_byte() {
 // rule G1
 #[test]
 fn trap_06_no_hook_of_the_repository_runs() {
+    as_user_too();
     let trap = Trap::new();
     let hooks = trap.app.join(".git/hooks");
     let program = trap.program("hook");
@@ -245,6 +246,7 @@ fn trap_08_nothing_is_signed_and_nobody_is_asked() {
 // rule G6
 #[test]
 fn trap_10_files_of_lfs_stay_what_they_are_and_its_filter_does_not_run() {
+    as_user_too();
     let pointer = "version https://git-lfs.github.com/spec/v1\\noid sha256:00\\nsize 3\\n";
     let trap = Trap::set(&format!(
         "echo '*.bin filter=lfs diff=lfs merge=lfs -text' > .gitattributes

@@ -68,6 +68,7 @@ fn add(manager: &Manager, path: &Path) -> Result<(), Error> {
 // rule S1
 #[test]
 fn a5_a_resource_that_is_too_much() {
+    rerun_test_as_user("attacks_a::a5_a_resource_that_is_too_much");
     let world = World::new();
     let home = world.dir("users/me");
     world.dir("users/me/project");

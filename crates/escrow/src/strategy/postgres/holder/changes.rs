@@ -143,9 +143,10 @@ fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> Pg
         return Ok(());
     }
     let mut hash = blake3::Hasher::new();
+    // The whole row, also of a table with a column of this name.
     let sql = format!(
         "SELECT {} FROM ONLY {} x ORDER BY 1",
-        digest_of("x"),
+        digest_of("x.*"),
         table.quoted()
     );
     connection.each_row(&sql, |row| {
