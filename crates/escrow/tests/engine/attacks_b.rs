@@ -132,6 +132,7 @@ fn naive(tree: &Path) -> Option<String> {
 // rule S2
 #[test]
 fn b3_a_directory_exchanged_with_a_link() {
+    rerun_test_as_user("attacks_b::b3_a_directory_exchanged_with_a_link");
     const OPENS: u64 = 20_000;
     let world = World::new();
     let (tree, outside) = (world.dir("tree"), world.dir("outside"));

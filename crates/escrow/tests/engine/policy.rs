@@ -10,6 +10,7 @@ use escrow::manager::{Manager, ManagerOptions, RunRequest};
 use escrow::model::{Action, Change};
 use escrow::policy::Policy;
 use escrow_testkit::signature::signature;
+use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::{World, tree};
 use serde_json::{Value, json};
 
@@ -240,6 +241,7 @@ fn changes_of_what_is_protected_are_denied_and_no_others() {
 // rule S6
 #[test]
 fn a10_names_that_some_file_system_takes_for_git() {
+    rerun_test_as_user("policy::a10_names_that_some_file_system_takes_for_git");
     for name in [
         &b".git"[..],
         b".GIT",
