@@ -41,11 +41,19 @@ fn traps_of_a_transaction_that_stays_open() {
         "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '200ms'",
     );
     let url = shop.server.url("postgres", "shop");
-    write(
-        shop.world.at("escrow.yaml"),
-        format!("resources:\n  shop: {{type: postgres, at: '{url}', options: {{max_age: 0}}}}\n"),
-    );
-    shop.cli.trust();
+    let set = |options: &str| {
+        let file = format!(
+            "resources:\n  shop: {{type: postgres, at: '{url}', options: {{{options}}}}}\n"
+        );
+        write(shop.world.at("escrow.yaml"), file);
+        shop.cli.trust();
+    };
+    for wrong in ["max_age: soon", "env: 'A=B'"] {
+        set(wrong);
+        let said = shop.cli.fails("plan create try --resource shop", 1);
+        assert!(said.contains("option `"), "{wrong}: {said}");
+    }
+    set("max_age: 0");
     shop.cli.ok("plan create try --resource shop");
     let url = shop.url("try");
     inside(&url, "INSERT INTO orders (item) VALUES (1)");

@@ -593,17 +593,17 @@ c = sqlite3.connect(url.removeprefix('sqlite:///')); c.execute(\"UPDATE orders S
         sql(&at, "SELECT count(*) FROM orders WHERE status = 'sent'"),
         "3"
     );
-    write(
-        world.at("escrow.yaml"),
-        "resources: { db: { at: data/app.db, options: { env: 'A=B' } } }",
-    );
-    cli.trust();
-    let refused = cli.run("plan create bad --resource db");
-    assert!(
-        refused.status == 1 && talk(&refused).contains("A=B"),
-        "{}",
-        talk(&refused)
-    );
+    for (how, option, said) in [
+        ("snapshot", "env: 'A=B'", "A=B"),
+        ("transaction_rollback", "max_age: soon", "seconds"),
+    ] {
+        let file = format!("resources: {{ db: {{ at: data/app.db, options: {{ {option} }} }} }}");
+        write(world.at("escrow.yaml"), file);
+        cli.trust();
+        let refused = cli.run(format!("plan create bad --resource db --strategy {how}"));
+        let text = talk(&refused);
+        assert!(refused.status == 1 && text.contains(said), "{text}");
+    }
 }
 
 // rule S6

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::{Target, unsupported};
 use crate::fs::process::ProcessIdentity;
 use crate::fs::{Dir, FsError};
 use crate::run::program::program;
@@ -39,6 +40,21 @@ const END: Duration = Duration::from_secs(10);
 
 /// How often that is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How old, in seconds, a transaction may become before that is said.
+const MAX_AGE: u64 = 3600;
+
+/// The same, unless the option `max_age` of the resource says otherwise.
+pub(super) fn max_age(strategy: &str, target: &Target) -> super::Result<u64> {
+    match target.options.get("max_age") {
+        None => Ok(MAX_AGE),
+        Some(value) => value.as_u64().ok_or_else(|| {
+            let what = format!("warn of a transaction older than {value}");
+            let why = "the option `max_age` is a number of seconds";
+            unsupported(strategy, &what, why)
+        }),
+    }
+}
 
 /// Why a holder gave no answer.
 #[derive(Debug)]

@@ -29,7 +29,8 @@ use self::connect::{ANSWERS_WITHIN, Connection, PgError, literal};
 use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, Request, Status, ask};
 use self::location::{Server, Variables};
 use super::error::{Result, StrategyError};
-use super::holder::{EndError, NoAnswer};
+use super::holder::{EndError, NoAnswer, max_age};
+use super::sql::env_name;
 use super::{
     Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
     Outcome, Probe, Remember, RollbackReport, Sandbox, Session, Strategy, Target, TargetLocation,
@@ -43,9 +44,6 @@ const NAME: &str = "transaction_rollback";
 
 /// The oldest server with everything that is used here.
 const OLDEST: u32 = 12;
-
-/// How old, in seconds, a transaction may become before that is said, unless the resource's option `max_age` says otherwise.
-const MAX_AGE: u64 = 3600;
 
 /// How long the server may take to notice that a connection is gone.
 const NOTICED: Duration = Duration::from_secs(20);
@@ -327,28 +325,18 @@ impl Strategy for HeldTransaction {
             );
             return Err(unsupported(NAME, "make a sandbox", &why));
         }
+        let env = env_name(NAME, request.target)?.unwrap_or_else(|| "DATABASE_URL".to_owned());
+        let max_age = max_age(NAME, request.target)?;
         let area = Location::from(area);
         end_holder(&area)?;
         let status = start_holder(&self.host(), &server, &area)?;
-        let option = |key: &str| {
-            request
-                .target
-                .options
-                .get(key)
-                .and_then(|value| value.as_str())
-        };
         let metadata = HeldMetadata {
             server: server.clone(),
             area,
             inside: format!("/run/escrow/{}", request.target.name),
-            env: option("env").unwrap_or("DATABASE_URL").to_owned(),
+            env,
             prepares: status.max_prepared > 0,
-            max_age: request
-                .target
-                .options
-                .get("max_age")
-                .and_then(|value| value.as_u64())
-                .unwrap_or(MAX_AGE),
+            max_age,
         };
         let message = format!("a transaction of {}", server.describe());
         Ok(tree::created(

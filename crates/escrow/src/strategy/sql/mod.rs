@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader, Read};
 use serde_json::{Map, Value as Json, json};
 
 use super::error::{Result, StrategyError};
+use super::{Target, unsupported};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::{Change, ChangeKind, Detail, ResourcePath, RowDetail};
 
@@ -319,6 +320,26 @@ fn version_digest(change: &Change) -> Option<VersionDigest> {
 pub(super) fn version_digests(changes: &[Change]) -> VersionDigests {
     let digest = |one: &Change| Some((one.path.clone(), version_digest(one)?));
     changes.iter().filter_map(digest).collect()
+}
+
+/// The variable that the option `env` of the resource names.
+pub(super) fn env_name(strategy: &str, target: &Target) -> Result<Option<String>> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    match target.options.get("env") {
+        None => Ok(None),
+        Some(Json::String(name))
+            if !name.is_empty()
+                && name.bytes().all(plain)
+                && !name.starts_with(|first: char| first.is_ascii_digit()) =>
+        {
+            Ok(Some(name.clone()))
+        }
+        Some(other) => Err(unsupported(
+            strategy,
+            &format!("set the variable {other}"),
+            "the option `env` is the name of a variable: letters, digits and `_`",
+        )),
+    }
 }
 
 #[cfg(test)]

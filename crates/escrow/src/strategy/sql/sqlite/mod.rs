@@ -43,10 +43,10 @@ use crate::fs::{Dir, Meta, remove};
 use crate::model::text::Location;
 use crate::model::{Conflict, SandboxRef};
 use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::sql::env_name;
 use crate::strategy::{
     Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
     Outcome, Probe, Remember, RollbackReport, Sandbox, Session, Strategy, Target, tree,
-    unsupported,
 };
 
 const BASE: &[u8] = b"base.db";
@@ -252,26 +252,6 @@ impl SqliteSnapshot {
     }
 }
 
-/// The variable that the resource names.
-fn env(strategy: &str, target: &Target) -> Result<Option<String>> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    match target.options.get("env") {
-        None => Ok(None),
-        Some(serde_json::Value::String(name))
-            if !name.is_empty()
-                && name.bytes().all(plain)
-                && !name.starts_with(|first: char| first.is_ascii_digit()) =>
-        {
-            Ok(Some(name.clone()))
-        }
-        Some(other) => Err(unsupported(
-            strategy,
-            &format!("set the variable {other}"),
-            "the option `env` is the name of a variable: letters, digits and `_`",
-        )),
-    }
-}
-
 /// Where a command sees the directory of a copy.
 fn inside(area: &Dir) -> PathBuf {
     let name = area.path().file_name().unwrap_or_default();
@@ -336,7 +316,7 @@ impl Strategy for SqliteSnapshot {
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (at, place) = tree::places(self.name, request)?;
         let area = Dir::open(place)?;
-        let env = env(self.name, request.target)?;
+        let env = env_name(self.name, request.target)?;
         let identity = self.fill(request, at, &area)?;
         let metadata = SqliteMetadata {
             original: Location::from(at),

@@ -20,7 +20,7 @@ pub(in crate::strategy) use self::process::hold;
 use self::session::HeldSession;
 use self::wire::{Answer, HeldSpec, Request};
 use super::plan::OpenPlan;
-use super::{FileIdentity, SqliteMetadata, apply, env, probe};
+use super::{FileIdentity, SqliteMetadata, apply, probe};
 use crate::event::Observer;
 use crate::fs::Dir;
 use crate::model::text::Location;
@@ -28,15 +28,13 @@ use crate::model::{Conflict, ResourcePath, SandboxRef};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::holder::{self, EndError, NoAnswer, PATIENCE};
 use crate::strategy::postgres::SharedHost;
+use crate::strategy::sql::env_name;
 use crate::strategy::{
     Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
     Outcome, Probe, RollbackReport, Sandbox, Session, Strategy, Target, tree, unsupported,
 };
 
 const NAME: &str = "transaction_rollback";
-
-/// How old, in seconds, a transaction may become before that is said, unless the resource's option `max_age` says otherwise.
-const MAX_AGE: u64 = 3600;
 
 /// How long a question that is asked by the way waits.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -224,19 +222,15 @@ impl Strategy for SqliteTransaction {
             return Err(unsupported(NAME, "be forked", why));
         }
         let (at, area) = tree::places(NAME, request)?;
-        let options = &request.target.options;
         let metadata = HeldMetadata {
             of: SqliteMetadata {
                 original: Location::from(at),
                 identity: FileIdentity::of(&Dir::look(at)?),
                 area: Location::from(area),
                 reflinks: false,
-                env: env(NAME, request.target)?,
+                env: env_name(NAME, request.target)?,
             },
-            max_age: options
-                .get("max_age")
-                .and_then(|value| value.as_u64())
-                .unwrap_or(MAX_AGE),
+            max_age: holder::max_age(NAME, request.target)?,
         };
         end(&metadata.of.area, &metadata.of.original)?;
         start(&self.helper(), &metadata.of)?;
