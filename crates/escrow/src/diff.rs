@@ -3,14 +3,16 @@
 mod binary;
 mod renames;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::{Read, Write};
 
 use similar::TextDiff;
 
 use crate::error::{Error, Result};
+use crate::model::hunks::{HunkRange, is_divisible, lines};
 use crate::model::{
-    Change, ChangeKind, ChangedField, Detail, DiffView, EntryInfo, EntryKind, ResourcePath,
+    Change, ChangeKind, ChangedField, ChosenHunks, Detail, DiffView, EntryInfo, EntryKind,
+    ResourcePath,
 };
 
 pub use renames::{Rename, renames};
@@ -165,6 +167,41 @@ pub fn patch(
 pub fn text(old: &[u8], new: &[u8], from: &str, into: &str) -> Vec<u8> {
     let options = PatchOptions::default();
     hunks(old, new, &options, from.as_bytes(), into.as_bytes())
+}
+
+/// The hunks of a changed text file, of which some can be released.
+#[derive(Debug)]
+pub struct FileHunks {
+    all: ChosenHunks,
+    /// How each is shown in a patch.
+    pub texts: Vec<Vec<u8>>,
+}
+
+impl FileHunks {
+    /// The hunks of a change; `None` of what is released only as a whole: what is no text, is very large, came or went, or
+    /// changed in more than its content.
+    pub fn of(change: &Change, contents: &dyn VersionContents) -> Result<Option<Self>> {
+        if !change.is_of_content() {
+            return Ok(None);
+        }
+        let old = side(change.old.as_ref(), &|| contents.original(&change.path))?;
+        let new = side(change.new.as_ref(), &|| contents.sandbox(&change.path))?;
+        let (DiffSide::Text(old), DiffSide::Text(new)) = (old, new) else {
+            return Ok(None);
+        };
+        if !is_divisible(&old) || !is_divisible(&new) {
+            return Ok(None);
+        }
+        let hunks = split(&old, &new, &PatchOptions::default());
+        let (ranges, texts): (_, Vec<_>) = hunks.into_iter().unzip();
+        let all = ChosenHunks::new(&old, &new, ranges);
+        Ok((!texts.is_empty()).then_some(Self { all, texts }))
+    }
+
+    /// Those with these numbers.
+    pub fn choose(&self, numbers: &BTreeSet<usize>) -> ChosenHunks {
+        self.all.only(numbers)
+    }
 }
 
 /// How many lines a change adds and takes away; `None` of what is not shown line by line.
@@ -441,11 +478,6 @@ fn side(facts: Option<&EntryInfo>, open: &Opener<'_>) -> Result<DiffSide> {
     })
 }
 
-/// The lines of a text, each with its end: a line feed and nothing else, as for every tool that reads patches.
-fn lines(text: &[u8]) -> Vec<&[u8]> {
-    text.split_inclusive(|byte| *byte == b'\n').collect()
-}
-
 fn compared<'a>(old: &'a [&'a [u8]], new: &'a [&'a [u8]]) -> TextDiff<'a, 'a, [u8]> {
     TextDiff::configure()
         .timeout(std::time::Duration::from_secs(5))
@@ -453,26 +485,41 @@ fn compared<'a>(old: &'a [&'a [u8]], new: &'a [&'a [u8]]) -> TextDiff<'a, 'a, [u
 }
 
 fn hunks(old: &[u8], new: &[u8], options: &PatchOptions, from: &[u8], into: &[u8]) -> Vec<u8> {
+    let all = split(old, new, options);
+    let mut body = Vec::new();
+    if !all.is_empty() {
+        // A tab ends a name that has spaces.
+        let end = |name: &[u8]| {
+            if name.contains(&b' ') {
+                &b"\t\n"[..]
+            } else {
+                b"\n"
+            }
+        };
+        body.extend([b"--- ", from, end(from), b"+++ ", into, end(into)].concat());
+    }
+    body.extend(all.into_iter().flat_map(|(_, text)| text));
+    body
+}
+
+/// The hunks between two texts: which lines they are of, and how they are shown.
+fn split(old: &[u8], new: &[u8], options: &PatchOptions) -> Vec<(HunkRange, Vec<u8>)> {
     let (old, new) = (lines(old), lines(new));
     let diff = compared(&old, &new);
-    let mut body = Vec::new();
+    let mut all = Vec::new();
     for hunk in diff
         .unified_diff()
         .context_radius(options.context)
         .iter_hunks()
     {
-        if body.is_empty() {
-            // A tab ends a name that has spaces.
-            let end = |name: &[u8]| {
-                if name.contains(&b' ') {
-                    &b"\t\n"[..]
-                } else {
-                    b"\n"
-                }
-            };
-            body.extend([b"--- ", from, end(from), b"+++ ", into, end(into)].concat());
-        }
-        body.extend(format!("{}\n", hunk.header()).into_bytes());
+        let (Some(first), Some(last)) = (hunk.ops().first(), hunk.ops().last()) else {
+            continue;
+        };
+        let range = HunkRange {
+            old: first.old_range().start..last.old_range().end,
+            new: first.new_range().start..last.new_range().end,
+        };
+        let mut body = format!("{}\n", hunk.header()).into_bytes();
         if options.words {
             let (mut before, mut after) = (Vec::new(), Vec::new());
             for change in hunk.iter_changes() {
@@ -485,6 +532,7 @@ fn hunks(old: &[u8], new: &[u8], options: &PatchOptions, from: &[u8], into: &[u8
                 }
             }
             mark_words(&before, &after, &mut body);
+            all.push((range, body));
             continue;
         }
         for change in hunk.iter_changes() {
@@ -499,8 +547,9 @@ fn hunks(old: &[u8], new: &[u8], options: &PatchOptions, from: &[u8], into: &[u8
                 body.extend_from_slice(b"\n\\ No newline at end of file\n");
             }
         }
+        all.push((range, body));
     }
-    body
+    all
 }
 
 /// The lines of a hunk, with the words that went and came as git marks them.

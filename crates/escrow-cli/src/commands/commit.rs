@@ -125,6 +125,7 @@ impl CommitArgs {
         let selection = ReleaseSelection {
             only: patterns(&self.only)?,
             exclude: patterns(&self.exclude)?,
+            ..ReleaseSelection::default()
         };
         if self.wait {
             let progress = ui.progress("waiting for the command inside");

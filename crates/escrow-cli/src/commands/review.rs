@@ -1,6 +1,6 @@
 //! `escrow review`: walks through a plan on a full screen, and releases exactly what was marked there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use escrow::Plan;
 use escrow::commit::{CommitTerms, check_expected};
-use escrow::diff::{self, PatchOptions, VersionContents};
+use escrow::diff::{self, FileHunks, PatchOptions, VersionContents};
 use escrow::error::Error;
 use escrow::manager::{CommitRequest, PlanDiff};
 use escrow::model::text::harmless;
@@ -27,13 +27,17 @@ use crate::context::{self, Context};
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Walk through a plan on the whole screen, mark files, and release what was marked
+/// Walk through a plan on the whole screen, mark files and hunks, and release what was marked
 ///
 /// The changes are on the left, the one that is chosen on the right; of a conflict, both versions side by side. What is
 /// released is what was shown, or nothing; what was not marked stays in the sandboxes, and the plan open. Without a
 /// terminal it is the same as `escrow diff`.
 ///
-/// Keys: up and down (or j and k) choose, space marks, a marks all or none, left and right scroll, r releases, q leaves.
+/// Of a text file of which only the content changed single hunks can be marked. Where something is to be validated, and of
+/// every other change, it is the whole file: no validation would have seen what some hunks leave of it.
+///
+/// Keys: up and down (or j and k) choose, space marks, a marks all or none, tab goes to the hunks of a file and back, left and
+/// right scroll, r releases, q leaves.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow review try -m 'the parser only'")]
 pub(crate) struct ReviewArgs {
@@ -71,8 +75,58 @@ impl ReviewArgs {
 struct Row {
     /// The number of the resource, and of its change.
     at: (usize, usize),
-    marked: bool,
+    mark: Mark,
     conflict: Option<String>,
+    /// Its hunks as they were shown, where they can be marked.
+    hunks: Option<FileHunks>,
+}
+
+/// What of a change is to be released.
+#[derive(PartialEq)]
+enum Mark {
+    Nothing,
+    Whole,
+    /// The hunks with these numbers, not all of them.
+    Hunks(BTreeSet<usize>),
+}
+
+impl Row {
+    fn is_marked(&self) -> bool {
+        self.mark != Mark::Nothing
+    }
+
+    fn takes(&self, hunk: usize) -> bool {
+        match &self.mark {
+            Mark::Nothing => false,
+            Mark::Whole => true,
+            Mark::Hunks(numbers) => numbers.contains(&hunk),
+        }
+    }
+
+    fn mark_whole(&mut self, marked: bool) {
+        self.mark = if marked { Mark::Whole } else { Mark::Nothing };
+    }
+
+    /// Marks a hunk, or takes its mark away.
+    fn toggle(&mut self, hunk: usize) {
+        let all = self.hunks.as_ref().map_or(0, |hunks| hunks.texts.len());
+        let wanted = |one: &usize| self.takes(*one) != (*one == hunk);
+        let numbers: BTreeSet<usize> = (0..all).filter(wanted).collect();
+        self.mark = match numbers.len() {
+            0 => Mark::Nothing,
+            count if count == all => Mark::Whole,
+            _ => Mark::Hunks(numbers),
+        };
+    }
+}
+
+/// What is shown of a row.
+struct ShownRow {
+    row: usize,
+    /// One, or of a conflict the original's version and the sandbox's.
+    columns: Vec<Vec<Line<'static>>>,
+    /// The lines with which the hunks begin that can be marked.
+    hunks: Vec<usize>,
 }
 
 struct Screen<'a> {
@@ -86,8 +140,11 @@ struct Screen<'a> {
     list: ListState,
     scroll: u16,
     asks: bool,
-    /// What is shown of which row: one column, or the original's version and the sandbox's.
-    shown: Option<(usize, Vec<Vec<Line<'static>>>)>,
+    shown: Option<ShownRow>,
+    /// The hunk that is chosen, while it is hunks that are walked through.
+    hunk: Option<usize>,
+    /// Something is to be validated, so files are released as a whole.
+    validated: bool,
 }
 
 /// The longest version that is shown side by side.
@@ -116,8 +173,9 @@ impl<'a> Screen<'a> {
                 let conflict = conflicts.filter(|one| one.path.lies_in(&change.path));
                 rows.push(Row {
                     at: (number, at),
-                    marked: false,
+                    mark: Mark::Nothing,
                     conflict: conflict.map(|one| one.what.clone()).next(),
+                    hunks: None,
                 });
             }
         }
@@ -125,6 +183,7 @@ impl<'a> Screen<'a> {
         list.select((!rows.is_empty()).then_some(0));
         Ok(Self {
             digest: manager.digest(&found)?,
+            validated: !manager.validations(&plan)?.is_empty(),
             context,
             plan,
             terms,
@@ -134,6 +193,7 @@ impl<'a> Screen<'a> {
             scroll: 0,
             asks: false,
             shown: None,
+            hunk: None,
         })
     }
 
@@ -168,12 +228,16 @@ impl<'a> Screen<'a> {
         if std::mem::take(&mut self.asks) {
             return (key.code == KeyCode::Char('y')).then_some(true);
         }
-        let chosen = self.list.selected();
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
                 return Some(false);
             }
+            KeyCode::Esc if self.hunk.is_some() => self.hunk = None,
             KeyCode::Char('q') | KeyCode::Esc => return Some(false),
+            KeyCode::Tab | KeyCode::Enter => match self.hunk {
+                Some(_) => self.hunk = None,
+                None => self.choose_hunk(0),
+            },
             KeyCode::Char('j') | KeyCode::Down => self.choose(1),
             KeyCode::Char('k') | KeyCode::Up => self.choose(-1),
             KeyCode::PageDown => self.choose(10),
@@ -181,22 +245,29 @@ impl<'a> Screen<'a> {
             KeyCode::Char('l') | KeyCode::Right => self.scroll = self.scroll.saturating_add(5),
             KeyCode::Char('h') | KeyCode::Left => self.scroll = self.scroll.saturating_sub(5),
             KeyCode::Char('a') => {
-                let all = self.rows.iter().all(|row| row.marked);
-                self.rows.iter_mut().for_each(|row| row.marked = !all);
+                let all = self.rows.iter().all(|row| row.mark == Mark::Whole);
+                self.rows.iter_mut().for_each(|row| row.mark_whole(!all));
             }
             KeyCode::Char(' ') => {
+                let chosen = self.list.selected();
                 if let Some(row) = chosen.and_then(|chosen| self.rows.get_mut(chosen)) {
-                    row.marked = !row.marked;
+                    match self.hunk {
+                        Some(hunk) => row.toggle(hunk),
+                        None => row.mark_whole(row.mark != Mark::Whole),
+                    }
                     self.choose(1);
                 }
             }
-            KeyCode::Char('r') => self.asks = self.rows.iter().any(|row| row.marked),
+            KeyCode::Char('r') => self.asks = self.rows.iter().any(Row::is_marked),
             _ => {}
         }
         None
     }
 
     fn choose(&mut self, by: isize) {
+        if let Some(hunk) = self.hunk {
+            return self.choose_hunk(hunk.saturating_add_signed(by));
+        }
         let last = self.rows.len().saturating_sub(1);
         let next = self.list.selected().unwrap_or(0).saturating_add_signed(by);
         self.list
@@ -204,27 +275,51 @@ impl<'a> Screen<'a> {
         self.scroll = 0;
     }
 
+    /// Goes to a hunk of the row that is chosen, or to its last, if it has any that can be marked.
+    fn choose_hunk(&mut self, hunk: usize) {
+        let all = self.shown.as_ref().map_or(&[][..], |shown| &shown.hunks);
+        if let Some(last) = all.len().checked_sub(1) {
+            let hunk = hunk.min(last);
+            self.scroll = u16::try_from(all[hunk]).unwrap_or(u16::MAX);
+            self.hunk = Some(hunk);
+        }
+    }
+
     /// Reads what is shown of the row that is chosen.
     fn look(&mut self) -> Result<(), Failure> {
         let Some(chosen) = self.list.selected() else {
             return Ok(());
         };
-        if self.shown.as_ref().is_some_and(|(row, _)| *row == chosen) {
+        if self.shown.as_ref().is_some_and(|shown| shown.row == chosen) {
             return Ok(());
         }
-        let row = &self.rows[chosen];
-        let change = self.change(row.at);
-        let view = &self.found.resources[row.at.0].view;
+        let at = self.rows[chosen].at;
+        let (change, view) = (self.change(at), &self.found.resources[at.0].view);
         let contents = self.context.manager.contents(&self.found, view)?;
+        let row = &self.rows[chosen];
+        let hunks = match row.conflict.is_some() || self.validated || row.hunks.is_some() {
+            true => None,
+            // What cannot be read is said by the patch.
+            false => FileHunks::of(change, &contents).ok().flatten(),
+        };
         let file = |side: &Option<escrow::model::EntryInfo>| {
             side.as_ref()
                 .is_some_and(|side| side.kind == EntryKind::File)
         };
-        let columns = match &row.conflict {
-            Some(what) if file(&change.old) && file(&change.new) => {
+        let mut starts = Vec::new();
+        let columns = match (&row.conflict, row.hunks.as_ref().or(hunks.as_ref())) {
+            (Some(what), _) if file(&change.old) && file(&change.new) => {
                 let theirs = version("the original", what, contents.original(&change.path));
                 let ours = version("the sandbox", what, contents.sandbox(&change.path));
                 vec![theirs, ours]
+            }
+            (_, Some(hunks)) => {
+                let mut lines = Vec::new();
+                for text in &hunks.texts {
+                    starts.push(lines.len());
+                    lines.extend(harmless(text).lines().map(painted));
+                }
+                vec![lines]
             }
             _ => {
                 let one = DiffView::new(vec![change.clone()]);
@@ -233,7 +328,14 @@ impl<'a> Screen<'a> {
                 vec![harmless(&patch).lines().map(painted).collect()]
             }
         };
-        self.shown = Some((chosen, columns));
+        drop(contents);
+        let row = &mut self.rows[chosen];
+        row.hunks = row.hunks.take().or(hunks);
+        self.shown = Some(ShownRow {
+            row: chosen,
+            columns,
+            hunks: starts,
+        });
         Ok(())
     }
 
@@ -250,23 +352,41 @@ impl<'a> Screen<'a> {
             .highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         frame.render_stateful_widget(list, left, &mut self.list);
         self.draw_change(frame, right);
-        let marked = self.rows.iter().filter(|row| row.marked).count();
-        let said = match self.asks {
-            true => format!(
-                "Release {marked} of {} changes? y releases, any other key goes back",
-                self.rows.len()
-            ),
-            false => format!(
-                "{marked} of {} marked  space: mark  a: all  arrows: move, scroll  r: release  q: leave",
-                self.rows.len()
-            ),
+        frame.render_widget(Paragraph::new(self.told()), bottom);
+    }
+
+    /// The last line: what is marked, and what the keys do.
+    fn told(&self) -> String {
+        let marked = self.rows.iter().filter(|row| row.is_marked()).count();
+        let all = self.rows.len();
+        if self.asks {
+            let in_part = |row: &&Row| matches!(row.mark, Mark::Hunks(_));
+            let in_part = match self.rows.iter().filter(in_part).count() {
+                0 => String::new(),
+                count => format!(", {count} of them in part"),
+            };
+            return format!(
+                "Release {marked} of {all} changes{in_part}? y releases, any other key goes back"
+            );
+        }
+        let hunks = self.shown.as_ref().map_or(0, |shown| shown.hunks.len());
+        let hunks = match self.hunk {
+            Some(hunk) => format!("hunk {} of {hunks}  tab: back", hunk + 1),
+            None if hunks > 0 => "tab: hunks".to_owned(),
+            None => String::new(),
         };
-        frame.render_widget(Paragraph::new(said), bottom);
+        format!(
+            "{marked} of {all} marked  space: mark  a: all  arrows: move, scroll  r: release  q: leave  {hunks}"
+        )
     }
 
     fn item(&self, row: &Row) -> ListItem<'static> {
         let (resource, change) = (row.at.0, self.change(row.at));
-        let mark = if row.marked { "[x]" } else { "[ ]" };
+        let mark = match row.mark {
+            Mark::Nothing => "[ ]",
+            Mark::Whole => "[x]",
+            Mark::Hunks(_) => "[~]",
+        };
         let mut path = change.path.to_string();
         if self.found.resources.len() > 1 {
             path = format!(
@@ -283,20 +403,33 @@ impl<'a> Screen<'a> {
     }
 
     fn draw_change(&self, frame: &mut Frame<'_>, area: Rect) {
-        let columns = self.shown.as_ref().map_or(&[][..], |(_, columns)| columns);
-        let widths = columns.iter().map(|_| Constraint::Fill(1));
+        let Some(shown) = &self.shown else { return };
+        let widths = shown.columns.iter().map(|_| Constraint::Fill(1));
         let areas = Layout::horizontal(widths).split(area);
-        for (lines, area) in columns.iter().zip(areas.iter()) {
-            let text = Paragraph::new(lines.clone()).block(Block::bordered());
+        for (lines, area) in shown.columns.iter().zip(areas.iter()) {
+            let mut lines = lines.clone();
+            for (hunk, start) in shown.hunks.iter().enumerate() {
+                let marked = self.rows[shown.row].takes(hunk);
+                let line = &mut lines[*start];
+                line.spans
+                    .insert(0, Span::raw(if marked { "[x] " } else { "[ ] " }));
+                if self.hunk == Some(hunk) {
+                    line.style = line.style.add_modifier(Modifier::REVERSED);
+                }
+            }
+            let text = Paragraph::new(lines).block(Block::bordered());
             frame.render_widget(text.scroll((self.scroll, 0)), *area);
         }
     }
 
-    /// What is marked: each path, and each directory in which everything is.
+    /// What is marked: each path, and each directory in which everything is; of some files only some hunks.
     fn selection(&self) -> ReleaseSelection {
-        let marks: HashMap<(usize, usize), bool> =
-            self.rows.iter().map(|row| (row.at, row.marked)).collect();
-        let mut only = Vec::new();
+        let marks: HashMap<(usize, usize), bool> = self
+            .rows
+            .iter()
+            .map(|row| (row.at, row.is_marked()))
+            .collect();
+        let mut selection = ReleaseSelection::default();
         for (number, one) in self.found.resources.iter().enumerate() {
             let changes = &one.diff.changes;
             for (at, change) in changes.iter().enumerate() {
@@ -306,12 +439,19 @@ impl<'a> Screen<'a> {
                 let mut below = below.filter_map(|next| marks.get(&(number, next)));
                 if below.all(|marked| *marked) {
                     let name = &one.view.resource.name;
-                    only.push(ReleasePattern::exact(name, &change.path));
+                    let pattern = ReleasePattern::exact(name, &change.path);
+                    selection.only.push(pattern);
                 }
             }
         }
-        let exclude = Vec::new();
-        ReleaseSelection { only, exclude }
+        for row in &self.rows {
+            if let (Mark::Hunks(numbers), Some(hunks)) = (&row.mark, &row.hunks) {
+                let name = self.found.resources[row.at.0].view.resource.name.clone();
+                let files = selection.hunks.entry(name).or_default();
+                files.insert(self.change(row.at).path.clone(), hunks.choose(numbers));
+            }
+        }
+        selection
     }
 
     /// Releases what is marked, if everything still is as it was shown.

@@ -19,11 +19,23 @@ pub(crate) fn sweep(
     faults: &[Fault],
     then: impl Fn(&World, &Cli, &str),
 ) {
+    sweep_by(scene, line, |cli| cli.stepper(line), faults, then);
+}
+
+/// The same for a line that is started in a way of its own.
+#[track_caller]
+pub(crate) fn sweep_by(
+    scene: impl Fn() -> (World, Cli),
+    line: &str,
+    stepper: impl Fn(&Cli) -> Stepper,
+    faults: &[Fault],
+    then: impl Fn(&World, &Cli, &str),
+) {
     if !require_stepper() {
         return;
     }
     let (_template, cli) = scene();
-    let counted = cli.stepper(line).run();
+    let counted = stepper(&cli).run();
     let told = counted.outcome.stderr_text();
     assert_eq!(counted.outcome.status, 0, "{told}");
     let stride = (counted.calls / POINTS).max(1);
@@ -31,7 +43,7 @@ pub(crate) fn sweep(
         let first = 1 + stride * number / faults.len() as u64;
         for n in (first..=counted.calls).step_by(stride as usize) {
             let (world, cli) = scene();
-            let run = cli.stepper(line).fault(n, *fault);
+            let run = stepper(&cli).fault(n, *fault);
             let Some(hit) = run.hit else { break };
             let (status, said) = (run.outcome.status, run.outcome.stderr_text());
             then(

@@ -1,7 +1,10 @@
 //! Before a release: what will run later is shown apart.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use escrow_testkit::model::Rng;
 
+use crate::faults::sweep_by;
 use crate::*;
 
 #[test]
@@ -350,7 +353,10 @@ struct Tmux(PathBuf);
 
 impl Tmux {
     fn start(world: &World, cli: &Cli, line: &str) -> Self {
-        let socket = world.at("tmux");
+        // The server of the one before may still be about to end.
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let socket = world.at(format!("tmux{number}"));
         let at = socket.to_str().expect("a plain path").to_owned();
         let outer = [
             "tmux",
@@ -483,4 +489,176 @@ fn a_review_releases_exactly_what_was_marked_and_shown() {
     screen.last(&["y"]);
     assert_eq!(read(app.join("both")), "ours\n");
     assert_eq!(json(&cli, "status")["plans"], value!([]));
+}
+
+/// Thirty lines, of which these are changed.
+fn thirty(changed: &[usize]) -> String {
+    let line = |number: usize| match changed.contains(&number) {
+        true => format!("changed {number}\n"),
+        false => format!("{number}\n"),
+    };
+    (1..=30).map(line).collect()
+}
+
+// rules C1, C6, C15
+#[test]
+fn a_review_releases_single_hunks_of_a_file() {
+    as_user_too();
+    for strategy in ["overlay", "filesystem_copy", "git_worktree"] {
+        let (world, cli) = world();
+        let app = world.at("app");
+        let f = app.join("f");
+        write(&f, thirty(&[]));
+        chmod(&f, 0o640);
+        let init = "git init -q .; git add .; git -c user.name=t -c user.email=t@t commit -qm base";
+        if strategy == "git_worktree" {
+            sh(&app, init);
+        }
+        cli.plan("try", "./app", strategy);
+        put(&cli, "try app f", thirty(&[2, 15, 27]));
+        put(&cli, "try app new", "fresh\n");
+        let screen = Tmux::start(&world, &cli, "review try");
+        screen.shows(["[ ] M f", "[ ] @@ -1,5 +1,5 @@", "tab: hunks"]);
+        screen.tmux(&["send-keys", "Tab"]);
+        screen.shows(["hunk 1 of 3"]);
+        screen.tmux(&["send-keys", "Space", "j", "Space", "k", "k"]);
+        screen.shows([
+            "[~] M f",
+            "hunk 1 of 3",
+            "[x] @@ -1,5",
+            "[ ] @@ -12,7",
+            "[x] @@ -24,7",
+        ]);
+        screen.tmux(&["send-keys", "r"]);
+        screen.shows(["Release 1 of 2 changes, 1 of them in part?"]);
+        // What was shown is what is released, or nothing.
+        put(&cli, "try app f", thirty(&[2, 15, 28]));
+        screen.last(&["y"]);
+        assert_eq!(read(&f), thirty(&[]), "{strategy}");
+        let screen = Tmux::start(&world, &cli, "review try");
+        screen.shows(["[ ] M f", "tab: hunks"]);
+        screen.tmux(&["send-keys", "Tab", "Space", "j", "Space", "r"]);
+        screen.shows(["Release 1 of 2 changes, 1 of them in part?"]);
+        screen.last(&["y"]);
+        assert_eq!(read(&f), thirty(&[2, 28]), "{strategy}");
+        assert_eq!(mode(&f), 0o640, "{strategy}");
+        assert_eq!(cli.ok("read try app f"), thirty(&[2, 15, 28]), "{strategy}");
+        assert_eq!(cli.ok("diff try --name-status"), "M\tf\nA\tnew\n");
+        let rest = cli.ok("diff try --patch f");
+        has(&rest, ["-15\n+changed 15\n"]);
+        lacks(&rest, ["changed 2"]);
+        // The last hunk of a file is all of it.
+        let screen = Tmux::start(&world, &cli, "review try");
+        screen.shows(["[ ] M f", "[ ] @@ -12,7"]);
+        screen.tmux(&["send-keys", "Tab", "Space", "r"]);
+        screen.shows(["[x] M f", "Release 1 of 2 changes?"]);
+        screen.last(&["y"]);
+        assert_eq!(read(&f), thirty(&[2, 15, 28]), "{strategy}");
+        assert_eq!(cli.ok("diff try --name-status"), "A\tnew\n");
+        for left in [&[2, 28][..], &[]] {
+            cli.ok("undo try");
+            assert_eq!(read(&f), thirty(left), "{strategy}");
+        }
+        cli.ok("commit try");
+        assert_eq!(read(&f), thirty(&[2, 15, 28]), "{strategy}");
+        if strategy == "git_worktree" {
+            // A branch does not move without all of the files that were committed.
+            sh(&app, init);
+            cli.plan("two", "./app", strategy);
+            let script = "cd app; sed -i 's/changed //' f; git -c user.name=t -c user.email=t@t commit -qam inside";
+            cli.ok(inside("run --plan two", script));
+            let screen = Tmux::start(&world, &cli, "review two");
+            screen.shows(["[ ] M .git/"]);
+            screen.tmux(&["send-keys", "a", "j", "j", "j", "Tab", "Space", "r"]);
+            screen.shows(["[~] M f", "in part?"]);
+            screen.last(&["y"]);
+            assert_eq!(read(&f), thirty(&[2, 15, 28]));
+            cli.ok("commit two");
+            assert_eq!(read(&f), thirty(&[]));
+        }
+    }
+}
+
+/// Starts a program in a terminal of its own, whose keys are the standard input.
+const IN_A_TERMINAL: &[&str] = &[
+    "python3",
+    "-Bc",
+    "import os, pty, sys; ended = pty.spawn(['sh', '-c', 'stty rows 30 cols 120; exec \"$@\"', 'sh'] + sys.argv[1:]); sys.exit(os.waitstatus_to_exitcode(ended))",
+];
+
+// rules C1, C3
+#[test]
+fn a_release_of_hunks_is_killed() {
+    if !as_ordinary_user() {
+        return;
+    }
+    let scene = || {
+        let (world, cli) = world();
+        let cli = cli.env("TERM", "xterm");
+        write(world.at("app/f"), thirty(&[]));
+        cli.plan("try", "./app", "overlay");
+        put(&cli, "try app f", thirty(&[2, 15, 28]));
+        (world, cli)
+    };
+    let stepper = |cli: &Cli| {
+        let review = cli.behind(IN_A_TERMINAL, "review try");
+        Stepper::new(review).stdin("\t ry")
+    };
+    let seen = |world: &World, cli: &Cli| {
+        let hunks = cli.ok("diff try --patch").matches("@@ -").count();
+        (read(world.at("app/f")), hunks)
+    };
+    let old = (thirty(&[]), 3);
+    let sides = [false, true].map(|_| std::cell::Cell::new(false));
+    sweep_by(
+        scene,
+        "review try",
+        stepper,
+        &[Fault::Kill],
+        |world, cli, how| {
+            cli.ok("recover");
+            let found = seen(world, cli);
+            let new = found == (thirty(&[2]), 2);
+            assert!(new || found == old, "{how}: {found:?}");
+            sides[usize::from(new)].set(true);
+            assert_eq!(cli.ok("read try app f"), thirty(&[2, 15, 28]), "{how}");
+            if new {
+                cli.ok("undo try");
+                assert_eq!(seen(world, cli), old, "{how}");
+            }
+            cli.ok("commit try");
+            assert_eq!(read(world.at("app/f")), thirty(&[2, 15, 28]), "{how}");
+        },
+    );
+    assert!(
+        !escrow_testkit::stepper::works() || sides.iter().all(std::cell::Cell::get),
+        "{sides:?}"
+    );
+}
+
+/// What is new has no hunks, and where something is validated files are released as they were validated.
+// rule C5
+#[test]
+fn a_review_offers_no_hunks_of_what_is_released_as_a_whole() {
+    let (world, cli) = world();
+    write(world.at("app/f"), thirty(&[]));
+    let cli = cli.cwd(world.at("app"));
+    cli.plan("try", ".", "overlay");
+    put(&cli, "try app f", thirty(&[2, 28]));
+    put(&cli, "try app new", "fresh\n");
+    let screen = Tmux::start(&world, &cli, "review try");
+    screen.shows(["tab: hunks"]);
+    screen.tmux(&["send-keys", "j", "Tab", "Space"]);
+    screen.shows(["+fresh", "[x] A new", "1 of 2 marked"]);
+    lacks(&screen.tmux(&["capture-pane", "-p"]), ["hunk"]);
+    screen.last(&["q"]);
+    write(world.at("escrow.yaml"), "validate: [['true']]\n");
+    cli.trust();
+    let screen = Tmux::start(&world, &cli, "review try");
+    screen.shows(["+changed 28"]);
+    lacks(&screen.tmux(&["capture-pane", "-p"]), ["hunk"]);
+    screen.tmux(&["send-keys", "Tab", "Space", "r"]);
+    screen.shows(["Release 1 of 2 changes?"]);
+    screen.last(&["y"]);
+    assert_eq!(read(world.at("app/f")), thirty(&[2, 28]));
 }

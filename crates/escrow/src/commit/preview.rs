@@ -1,5 +1,6 @@
 //! Previews a commit. Writes nothing; what it finds is what will be prepared.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::step::Direction;
@@ -9,7 +10,8 @@ use crate::failpoints;
 use crate::fs::workspace;
 use crate::model::text::Location;
 use crate::model::{
-    AutorunChange, Change, Conflict, DiffView, Expected, JournaledWork, PlanDigest, ResourcePath,
+    AutorunChange, Change, ChosenHunks, Conflict, DiffView, Expected, JournaledWork, PlanDigest,
+    ResourcePath,
 };
 use crate::policy::select::ReleaseSelection;
 use crate::store::Plan;
@@ -95,8 +97,13 @@ pub(crate) struct Previewed<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Compares every member with its original, and checks what can be known before.
-    pub(crate) fn preview(self, terms: CommitTerms, session: &Session) -> Result<Previewed<'a>> {
+    /// Compares every member with its original, and checks what can be known before. Of some files only some hunks are wanted.
+    pub(crate) fn preview(
+        self,
+        terms: CommitTerms,
+        session: &Session,
+        hunks: &BTreeMap<String, BTreeMap<ResourcePath, ChosenHunks>>,
+    ) -> Result<Previewed<'a>> {
         let irreversible: Vec<String> = self
             .members
             .iter()
@@ -114,6 +121,10 @@ impl<'a> Batch<'a> {
             let options = PreviewOptions {
                 strict: terms.strict,
                 merge: terms.merge,
+                hunks: hunks
+                    .get(&member.resource.name)
+                    .cloned()
+                    .unwrap_or_default(),
             };
             let session = member.open(self.engine.store, session.clone())?;
             let preview = member.session(&*session, |session| session.preview(&options))?;
@@ -162,8 +173,15 @@ impl<'a> Previewed<'a> {
         if !chosen.iter().flatten().any(|chosen| *chosen) {
             return Err(Error::NothingSelected { plan: plan() });
         }
-        let part = chosen.iter().flatten().any(|chosen| !chosen);
+        let part = chosen.iter().flatten().any(|chosen| !chosen) || !selection.hunks.is_empty();
         for ((member, _, preview), chosen) in self.members.iter().zip(&chosen) {
+            let asked = selection.hunks.get(&member.resource.name);
+            let mut asked = asked.into_iter().flat_map(BTreeMap::keys);
+            if let Some(path) = asked.find(|path| !preview.in_hunks.contains(path)) {
+                let what = format!("release some hunks of '{path}'");
+                let why = "it releases files as a whole";
+                return Err(unsupported(member.strategy.name(), &what, why).into());
+            }
             let some = chosen.iter().any(|chosen| *chosen);
             if part && some && !member.capabilities().partial && !preview.diff.is_empty() {
                 return Err(Error::Member {

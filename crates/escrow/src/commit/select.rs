@@ -129,6 +129,7 @@ mod tests {
             let selection = ReleaseSelection {
                 only: parse(only),
                 exclude: parse(exclude),
+                ..ReleaseSelection::default()
             };
             let changes = changes(text);
             let chosen = choose(&selection, "app", &changes);

@@ -18,7 +18,7 @@ use crate::model::{Action, CleanupPolicy, Expected, JournaledWork, Phase, PlanSt
 use crate::policy::select::ReleaseSelection;
 use crate::resource::ResourceGraph;
 use crate::store::{JournalEntry, Plan, Resource};
-use crate::strategy::Session;
+use crate::strategy::{Session, unsupported};
 
 /// How a plan is to be committed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -193,8 +193,14 @@ impl Manager {
         let engine = self.engine_of(plan, observer)?;
         let members = self.members(&engine, views.to_vec())?;
         let batch = Batch::new(engine, plan.clone(), members);
-        let mut previewed = batch.preview(terms, session)?;
-        if terms.merge && !self.validations(plan)?.is_empty() {
+        let mut previewed = batch.preview(terms, session, &selection.hunks)?;
+        let unvalidated = terms.merge || !selection.hunks.is_empty();
+        if unvalidated && !self.validations(plan)?.is_empty() {
+            if !selection.hunks.is_empty() {
+                let why = "what is left of a file without the others would be released without having been validated: mark it as a whole";
+                let what = "release some hunks of a file";
+                return Err(unsupported("a plan with `validate`", what, why).into());
+            }
             previewed = previewed.refuse_merged(
                 "changed there and here; a merged text would be released without having been validated: make the change inside \
                  again, or choose a side with `--on-conflict ours` or `theirs`",

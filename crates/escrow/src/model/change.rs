@@ -215,6 +215,16 @@ impl Deref for Change {
 }
 
 impl Change {
+    /// Whether it is of a file of which nothing but the content changed: then some of its hunks can be released.
+    pub fn is_of_content(&self) -> bool {
+        let is_file = |side: &Option<EntryInfo>| {
+            side.as_ref()
+                .is_some_and(|side| side.kind == EntryKind::File)
+        };
+        let content = ChangedFields::from(vec![ChangedField::Content]);
+        is_file(&self.old) && is_file(&self.new) && self.fields == content
+    }
+
     fn of_file(
         path: ResourcePath,
         kind: ChangeKind,

@@ -5,6 +5,7 @@ pub mod change;
 pub mod conflict;
 pub mod digest;
 pub(crate) mod growing;
+pub mod hunks;
 pub mod id;
 pub mod limits;
 pub mod network;
@@ -29,6 +30,7 @@ pub use change::{
 };
 pub use conflict::Conflict;
 pub use digest::{Expected, PlanDigest};
+pub use hunks::ChosenHunks;
 pub use id::{
     CheckpointId, CommitId, IdSource, OperationId, PlanId, ResourceId, SandboxId, SystemIdSource,
 };

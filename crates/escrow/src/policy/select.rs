@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::rules::{PathGlob, paths};
 use crate::model::plan::is_name;
 use crate::model::text::{escape, nearest};
-use crate::model::{Change, ResourcePath};
+use crate::model::{Change, ChosenHunks, ResourcePath};
 
 /// One pattern: `[resource:]path-glob`. What it names it takes with everything below.
 #[derive(Debug, Clone)]
@@ -114,6 +114,8 @@ pub struct ReleaseSelection {
     pub only: Vec<ReleasePattern>,
     /// But nothing that one of these covers.
     pub exclude: Vec<ReleasePattern>,
+    /// Of these files of resources, which are among it, only some hunks.
+    pub hunks: BTreeMap<String, BTreeMap<ResourcePath, ChosenHunks>>,
 }
 
 /// A pattern that covers no change.
@@ -128,7 +130,7 @@ pub struct UnmatchedPattern {
 impl ReleaseSelection {
     /// Whether everything is released.
     pub fn is_everything(&self) -> bool {
-        self.only.is_empty() && self.exclude.is_empty()
+        self.only.is_empty() && self.exclude.is_empty() && self.hunks.is_empty()
     }
 
     /// Whether a path is wanted.
@@ -214,7 +216,7 @@ mod tests {
         let near = |typed: &str| {
             let selection = ReleaseSelection {
                 only: vec![ReleasePattern::parse(typed).expect("a pattern")],
-                exclude: Vec::new(),
+                ..ReleaseSelection::default()
             };
             let found = selection.unmatched(&[("app", &changes)]);
             found.map(|one| one.near)

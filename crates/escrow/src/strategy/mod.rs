@@ -629,6 +629,7 @@ mod tests {
             part: true,
             live: false,
             merged: vec![path.clone()],
+            in_hunks: vec![path.clone()],
         });
         let intent = Intent(serde_json::json!({"area": "x"}));
         let digest = crate::model::digest::VersionDigest::new(&[b"content"], true);

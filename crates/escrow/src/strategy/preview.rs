@@ -1,20 +1,23 @@
 //! The preview of one sandbox's commit: computed once, shown, and then prepared as it was shown.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
+use crate::model::{Change, ChangeKind, ChosenHunks, Conflict, DiffView, EntryKind, ResourcePath};
 
 /// How closely the original is compared before a commit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviewOptions {
     /// Whatever moved in the original is a conflict, not only what the sandbox changed too.
     pub strict: bool,
     /// Text files that both sides changed are merged, where that can be done without a choice.
     #[serde(default)]
     pub merge: bool,
+    /// Of these files only the hunks that were chosen are released.
+    #[serde(skip)]
+    pub hunks: BTreeMap<ResourcePath, ChosenHunks>,
 }
 
 /// Something that will not come across as it is in the sandbox.
@@ -47,6 +50,9 @@ pub struct Preview {
     /// What both sides changed, and is released as both made it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<ResourcePath>,
+    /// Files of which only the hunks that were chosen are released. One that was asked for and is not among them is not released.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_hunks: Vec<ResourcePath>,
 }
 
 /// A shared view, written as the view itself.
@@ -171,6 +177,11 @@ impl Preview {
                 false => left.changes.push(change),
             }
         }
+        // The other hunks stay.
+        let rest = released.changes.iter();
+        let rest = rest.filter(|one| self.in_hunks.contains(&one.path));
+        left.changes.extend(rest.cloned());
+        let left = DiffView::new(left.changes);
         self.diff = Arc::new(released);
         let sizes = self.diff.changes.iter().filter_map(|one| one.new.as_ref());
         self.bytes = self.bytes.min(sizes.map(|new| new.size).sum());

@@ -12,11 +12,11 @@ use crate::fs::{Dir, Meta};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::{Change, EntryKind, ResourcePath};
 
-/// What each changed path of a sandbox would become, with what is `merged` in the place of its own: without the privileges that a commit drops, and without sockets.
+/// What each changed path of a sandbox would become, with these `texts` in the place of its own: without the privileges that a commit drops, and without sockets.
 pub(super) fn sandbox(
     root: &dyn VersionSource,
     changes: &[Change],
-    merged: &BTreeMap<ResourcePath, Vec<u8>>,
+    texts: &BTreeMap<ResourcePath, Vec<u8>>,
 ) -> Result<VersionDigests> {
     let mut all = Vec::new();
     // Files of several names are read once.
@@ -45,7 +45,7 @@ pub(super) fn sandbox(
                 let goes = dropped.contains(&"capabilities");
                 attributes.retain(|(name, _)| !goes || name != CAPABILITY);
             }
-            match merged.get(path) {
+            match texts.get(path) {
                 Some(text) => {
                     let content = blake3::hash(text).as_bytes().to_vec();
                     version(&meta, &root.released(attributes), Some(content))

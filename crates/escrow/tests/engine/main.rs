@@ -13,6 +13,7 @@ mod commit_failure;
 mod commit_faulty;
 mod commit_forward;
 mod commit_histories;
+mod commit_hunks;
 mod commit_left;
 mod commit_locks;
 mod commit_meddle;

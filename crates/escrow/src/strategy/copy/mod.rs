@@ -431,7 +431,7 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
         let tree = &open(&self.reference)?.tree;
-        tree_digest::sandbox(tree, changes, &self.found.merged())
+        tree_digest::sandbox(tree, changes, &self.found.texts())
     }
 
     fn keep_bases(&self, changes: &[Change]) -> Result<()> {

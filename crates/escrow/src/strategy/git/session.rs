@@ -333,7 +333,7 @@ impl Sandbox for GitSession {
         // Git merges by itself.
         let files = PreviewOptions {
             merge: false,
-            ..*options
+            ..options.clone()
         };
         let mut preview = self.files.preview(&files)?;
         let (last, changes) = self.look(&preview)?;
@@ -404,7 +404,9 @@ impl Sandbox for GitSession {
         // A part without its history leaves the history where it is.
         let whole = !request.preview.part || !history.is_empty();
         if request.preview.part && whole {
-            check_part(&last, &history, &own)?;
+            let in_hunks = &request.preview.in_hunks;
+            let whole = own.iter().filter(|one| !in_hunks.contains(&one.path));
+            check_part(&last, &history, whole)?;
         }
         modules::check(
             &self.sandbox.modules,
@@ -634,7 +636,11 @@ impl GitSession {
 
 /// Refuses a part in which a branch would move without files of its commits: references, the index and those files go
 /// together.
-fn check_part(last: &LastLook, history: &[&Change], own: &[&Change]) -> Result<()> {
+fn check_part<'a>(
+    last: &LastLook,
+    history: &[&Change],
+    own: impl Iterator<Item = &'a &'a Change>,
+) -> Result<()> {
     let apart = |path: &ResourcePath, why: &str| {
         let why = format!(
             "{why}; `--exclude '.git/**'` leaves the history in the sandbox, and the files arrive uncommitted"
@@ -648,7 +654,7 @@ fn check_part(last: &LastLook, history: &[&Change], own: &[&Change]) -> Result<(
     if let Some(left) = last.rows.iter().find(|path| !chosen.contains(path)) {
         return apart(left, "references and what is staged go together");
     }
-    let chosen: HashSet<&ResourcePath> = own.iter().map(|one| &one.path).collect();
+    let chosen: HashSet<&ResourcePath> = own.map(|one| &one.path).collect();
     let index = last.found.index.iter().map(|one| one.path.as_bytes());
     let committed = last.found.committed.iter().map(Vec::as_slice);
     let tracked: HashSet<&[u8]> = index.chain(committed).collect();

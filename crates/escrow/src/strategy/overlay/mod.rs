@@ -361,7 +361,7 @@ impl Sandbox for TreeSession<Overlay> {
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
         let upper = &open(&self.reference)?.upper;
-        tree_digest::sandbox(upper, changes, &self.found.merged())
+        tree_digest::sandbox(upper, changes, &self.found.texts())
     }
 
     fn keep_bases(&self, changes: &[Change]) -> Result<()> {

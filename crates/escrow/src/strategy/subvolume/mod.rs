@@ -343,7 +343,7 @@ impl Sandbox for TreeSession<Subvolume> {
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
         let tree = &open(&self.reference)?.tree;
-        tree_digest::sandbox(tree, changes, &self.found.merged())
+        tree_digest::sandbox(tree, changes, &self.found.texts())
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {

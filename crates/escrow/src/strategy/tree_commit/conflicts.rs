@@ -107,7 +107,9 @@ struct ConflictCheck<'a> {
     /// Whether text files that both sides changed are to be merged.
     merges: bool,
     conflicts: Vec<Conflict>,
-    merged: BTreeMap<ResourcePath, Vec<u8>>,
+    merged: Vec<ResourcePath>,
+    /// What is released instead of the sandbox's versions.
+    texts: BTreeMap<ResourcePath, Vec<u8>>,
 }
 
 /// Compares the original, as it is now, with what the sandbox changed. `sandbox` holds the new
@@ -139,7 +141,8 @@ pub(in crate::strategy) fn look(
         carved,
         merges: options.merge,
         conflicts: Vec::new(),
-        merged: BTreeMap::new(),
+        merged: Vec::new(),
+        texts: BTreeMap::new(),
     };
     let mut known = LinkedFiles {
         sandbox,
@@ -149,7 +152,7 @@ pub(in crate::strategy) fn look(
     };
     let (mut seen, mut notes, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut owners = LostOwners::default();
-    let mut fixed = BTreeSet::new();
+    let (mut fixed, mut in_hunks) = (BTreeSet::new(), Vec::new());
     let mut linked: BTreeMap<u64, (u64, Vec<&ResourcePath>)> = BTreeMap::new();
     for change in changes {
         let now = look.change(change)?;
@@ -163,6 +166,11 @@ pub(in crate::strategy) fn look(
             file.1.push(&change.path);
         }
         seen.push(now.as_ref().map(Fingerprint::from));
+        if let Some(chosen) = options.hunks.get(&change.path) {
+            let text = merge::with_hunks(original, sandbox, change, chosen)?;
+            look.texts.insert(change.path.clone(), text);
+            in_hunks.push(change.path.clone());
+        }
         if now.is_some_and(|now| now.fixed) {
             fixed.insert(change.path.clone());
         }
@@ -183,7 +191,7 @@ pub(in crate::strategy) fn look(
             "of the {names} names of this file, those not changed here keep the old content"
         ),
     }));
-    let (mut conflicts, merged) = (look.conflicts, look.merged);
+    let (mut conflicts, merged, texts) = (look.conflicts, look.merged, look.texts);
     if options.strict {
         conflicts.extend(base.everything_moved(carved)?);
     }
@@ -196,12 +204,13 @@ pub(in crate::strategy) fn look(
             bytes,
             part: false,
             live: false,
-            merged: merged.keys().cloned().collect(),
+            merged,
+            in_hunks,
         },
         seen,
         fixed,
         kept,
-        merged,
+        texts,
     })
 }
 
@@ -225,7 +234,8 @@ impl ConflictCheck<'_> {
             match self.settle(change, at, now)? {
                 Settled::Same => return Ok(()),
                 Settled::Merged(text) => {
-                    self.merged.insert(change.path.clone(), text);
+                    self.merged.push(change.path.clone());
+                    self.texts.insert(change.path.clone(), text);
                     return Ok(());
                 }
                 Settled::No(None) => {}

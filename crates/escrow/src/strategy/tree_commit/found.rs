@@ -21,8 +21,9 @@ pub(in crate::strategy) struct TreePreview {
     pub(in crate::strategy) fixed: BTreeSet<ResourcePath>,
     /// Paths that were touched, but are no change.
     pub(in crate::strategy) kept: Vec<ResourcePath>,
-    /// What both sides made of text files that both changed.
-    pub(in crate::strategy) merged: BTreeMap<ResourcePath, Vec<u8>>,
+    /// What is released instead of the sandbox's versions: what both sides made of text files that both changed, and files of
+    /// which only some hunks were chosen.
+    pub(in crate::strategy) texts: BTreeMap<ResourcePath, Vec<u8>>,
 }
 
 impl TreePreview {
@@ -39,6 +40,7 @@ impl TreePreview {
             diff: Arc::clone(&to.diff),
             conflicts: to.conflicts.clone(),
             merged: Vec::new(),
+            in_hunks: Vec::new(),
             notes: Vec::new(),
             ..*to
         };
@@ -59,11 +61,11 @@ impl LastPreview {
     }
 
     /// What is released instead of the sandbox's versions, by what was found.
-    pub(in crate::strategy) fn merged(&self) -> BTreeMap<ResourcePath, Vec<u8>> {
+    pub(in crate::strategy) fn texts(&self) -> BTreeMap<ResourcePath, Vec<u8>> {
         let found = self.0.borrow();
         found
             .as_ref()
-            .map_or_else(BTreeMap::new, |found| found.merged.clone())
+            .map_or_else(BTreeMap::new, |found| found.texts.clone())
     }
 
     /// What was found, else what is found now, of the changes that are to be released.

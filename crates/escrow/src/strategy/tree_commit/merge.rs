@@ -13,17 +13,15 @@ use std::io::{Read, Write};
 use rustix::io::Errno;
 use similar::{MergeResolution, TextMerge};
 
-use super::OriginalBase;
+use super::{OriginalBase, VersionSource};
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::{Dir, Fingerprint, Meta, remove};
-use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
-use crate::strategy::error::Result;
+use crate::model::hunks::{LARGEST_TEXT, is_divisible};
+use crate::model::{Change, ChangeKind, ChosenHunks, EntryKind, ResourcePath};
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::unsupported;
 
 const BASES: &[u8] = b"bases";
-/// Larger files are not merged.
-const LARGEST: u64 = 1 << 20;
-/// Files of more lines are not merged: comparing them could take long.
-const MOST_LINES: usize = 20_000;
 /// So many bytes are kept for a sandbox, each version counted as a block at least.
 const MOST_KEPT: u64 = 64 << 20;
 const BLOCK: u64 = 4096;
@@ -45,7 +43,7 @@ pub(in crate::strategy) fn keep_bases(
     base: &dyn OriginalBase,
 ) -> Result<()> {
     let is_file = |one: Option<&crate::model::EntryInfo>| {
-        one.is_some_and(|one| one.kind == EntryKind::File && one.size <= LARGEST)
+        one.is_some_and(|one| one.kind == EntryKind::File && one.size <= LARGEST_TEXT)
     };
     let mergeable = changes.iter().filter(|change| {
         change.kind == ChangeKind::Modified
@@ -171,15 +169,13 @@ fn text((dir, name): (&Dir, &[u8])) -> Result<Option<Vec<u8>>> {
         }
         file => file?,
     };
-    if meta.size > LARGEST {
+    if meta.size > LARGEST_TEXT {
         return Ok(None);
     }
     let mut text = Vec::new();
-    let read = file.take(LARGEST + 1).read_to_end(&mut text);
+    let read = file.take(LARGEST_TEXT + 1).read_to_end(&mut text);
     read.map_err(|error| dir.io_error("read", name, &error))?;
-    let lines = text.split(|byte| *byte == b'\n').count();
-    let is_text = text.len() as u64 <= LARGEST && lines <= MOST_LINES && !text.contains(&0);
-    Ok(is_text.then_some(text))
+    Ok(Some(text).filter(|text| is_divisible(text)))
 }
 
 /// Where the version is from which a change began. Of what a partial commit released it is not known.
@@ -239,6 +235,33 @@ pub(super) fn merge(
         merge_lines(&base, &ours, &theirs)
             .ok_or("it cannot be merged: both changed the same lines"),
     )
+}
+
+/// The text that a release of some hunks leaves in the original: its version with them.
+pub(super) fn with_hunks(
+    original: &Dir,
+    sandbox: &dyn VersionSource,
+    change: &Change,
+    chosen: &ChosenHunks,
+) -> Result<Vec<u8>> {
+    let path = &change.path;
+    let one_name = |meta: Option<Meta>| meta.is_some_and(|meta| meta.is_file() && meta.nlink == 1);
+    if !change.is_of_content()
+        || !one_name(super::stat(original, path)?)
+        || !one_name(sandbox.meta(path)?)
+    {
+        let what = format!("release some hunks of '{path}'");
+        let why = "only where nothing but the content of a file was changed, and it has one name; mark it as a whole";
+        return Err(unsupported("a commit", &what, why));
+    }
+    let (theirs, theirs_name) = original.parent(path)?;
+    let (ours, ours_name) = sandbox.parent(path)?;
+    let both = text((&theirs, theirs_name))?.zip(text((&ours, ours_name))?);
+    let chosen = both.and_then(|(old, new)| chosen.applied(&old, &new));
+    chosen.ok_or_else(|| StrategyError::Moved {
+        path: path.clone(),
+        what: "it is not what the hunks were chosen from".to_owned(),
+    })
 }
 
 /// What both made of the lines of `base`; `None` where they changed the same lines, or lines next to each other.

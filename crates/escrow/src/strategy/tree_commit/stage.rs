@@ -61,7 +61,7 @@ pub(in crate::strategy) fn prepare(
         exposed: !failpoints::bug("exposed-files-linked") && exposure::is_exposed(source.area)?,
         digests: request.digests.then(Vec::new),
         part: request.part.is_some(),
-        merged: &request.preview.merged,
+        texts: &request.preview.texts,
         fixed: &request.preview.fixed,
         device: stage.meta()?.dev,
         stage: &stage,
@@ -116,7 +116,7 @@ pub(super) struct StageJob<'a> {
     /// Only a part is released.
     pub(super) part: bool,
     /// What is staged instead of the sandbox's versions.
-    merged: &'a BTreeMap<ResourcePath, Vec<u8>>,
+    texts: &'a BTreeMap<ResourcePath, Vec<u8>>,
     /// Paths at which the original has what cannot be moved.
     pub(super) fixed: &'a BTreeSet<ResourcePath>,
     stage: &'a Dir,
@@ -334,11 +334,11 @@ impl StageJob<'_> {
         meta: &Meta,
         staged: &mut StagedFile,
     ) -> Result<Option<VersionDigest>> {
-        let linked = match self.merged.get(&change.path) {
+        let linked = match self.texts.get(&change.path) {
             Some(_) => None,
             None => self.link(change, (from, name), at, meta)?,
         };
-        let of = match (linked, self.merged.get(&change.path)) {
+        let of = match (linked, self.texts.get(&change.path)) {
             (Some(linked), _) => {
                 self.observer.copied(1, 0);
                 *staged = linked;
