@@ -72,22 +72,42 @@ fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
     cli.ok("log --verify");
 }
 
-/// What was validated is what is released: a text that is only merged by the commit is refused, with the reason.
+/// What was validated is what is released: a text that is only merged by the commit is refused, with the reason. That, and
+/// every other conflict, is said before anything is validated.
 // rules C5, C15
 #[test]
 fn a_text_that_was_not_validated_is_not_merged() {
-    let (world, cli) = configured("validate: [['true']]\n", "overlay");
+    let deny = format!("allow {ALL} * *; deny [commit] * app:kept/**");
+    let rules = format!("{}validate: ['echo looking']\n", enforce("", &deny));
+    let (world, cli) = configured(&rules, "overlay");
     let f = world.at("app/f");
     put(&cli, "try app f", "1\n2\n3\n4\nfive\n");
     cli.ok("commit try");
     cli.plan("try2", ".", "overlay");
     put(&cli, "try2 app f", "1\n2\n3\n4\n5\n");
     write(&f, "one\n2\n3\n4\nfive\n");
-    let told = cli.run("--json commit try2 --on-conflict merge");
-    assert_eq!(told.status, 4, "{}", told.stdout_text());
-    has(&told.stdout_text(), ["without having been validated"]);
-    assert_eq!(read(&f), "one\n2\n3\n4\nfive\n");
-    cli.ok("commit try2 --on-conflict ours");
+    let refused = |line: &str, status: i32, why: &str| {
+        let told = cli.expect(format!("--json {line}"), status);
+        has(&told.stdout_text(), [why]);
+        lacks(&told.stderr_text(), ["looking"]);
+        assert_eq!(read(&f), "one\n2\n3\n4\nfive\n");
+    };
+    let why = "without having been validated";
+    refused("commit try2 --on-conflict merge", 4, why);
+    refused("commit try2", 4, "changed there and here");
+    let line = "commit try2 --on-conflict ours";
+    refused(
+        &format!("{line} --expect {}", "0".repeat(64)),
+        4,
+        "expected",
+    );
+    put(&cli, "try2 app kept/x", "x\n");
+    refused(line, 3, "kept");
+    has(
+        &cli.expect("--json commit try2 --on-conflict ours --exclude kept", 0)
+            .stderr_text(),
+        ["looking"],
+    );
 }
 
 fn policy() -> String {

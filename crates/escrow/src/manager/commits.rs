@@ -6,7 +6,7 @@ use super::content::check_readable;
 use super::{Manager, SandboxView, half};
 use crate::commit::{
     Batch, CommitEngine, CommitPreview, CommitTerms, Execution, Member, MemberPreview, Previewed,
-    UndoReport,
+    UndoReport, check_expected,
 };
 use crate::config::AutoCheckpoint;
 use crate::error::{Error, Result, chain};
@@ -251,10 +251,16 @@ impl Manager {
         let about = self.about_with("commit", plan, request.message)?;
         let looked = (request.terms, &Session::Exclusive, selection);
         let mut released = self.record_about(about, |touched| {
-            if !selection.is_everything() && !self.validations(plan)?.is_empty() {
-                // What is wrong with a pattern is said before anything runs.
+            if !self.validations(plan)?.is_empty() {
+                // What the commit would be refused for is said before anything runs, which may take minutes.
                 let _originals = self.lock_originals(&resources, true)?;
-                self.look(plan, &views, looked, observer)?;
+                let looked = (request.terms, &Session::Shared, selection);
+                let previewed = self.look(plan, &views, looked, observer)?;
+                self.authorize_release(&previewed.show(), &views)?;
+                previewed.check()?;
+                if let Some(expected) = request.expected {
+                    check_expected(plan, expected, &previewed.digest()?)?;
+                }
             }
             self.validate(plan, &views, observer)?;
             let _originals = self.lock_originals(&resources, false)?;
