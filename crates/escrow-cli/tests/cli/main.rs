@@ -50,6 +50,8 @@ mod parts_faults;
 mod plans;
 mod plugins;
 mod postgres;
+mod postgres_clones;
+mod postgres_contract;
 mod postgres_faults;
 mod postgres_traps;
 mod postgres_work;
