@@ -126,3 +126,81 @@ fn a_mount_that_is_away_is_not_replaced_by_the_directory_below() {
     cli.ok("commit try");
     assert_eq!(text(), "two\n");
 }
+
+/// As the root of a container: what the image brought lies in a lower layer, whose directories cannot be moved, and whose files
+/// get another birth, those of several names another number too, when they are changed.
+// rule C1, C15, F1
+#[test]
+fn what_an_image_brought_is_committed_and_undone() {
+    if !require_root("a mount") {
+        return;
+    }
+    for user in [false, true] {
+        let world = World::new();
+        let disk = world.dir("disk");
+        let owner = if user { UID } else { 0 };
+        let _disk = Mounted::new(["-t", "tmpfs", "none"], &disk);
+        sh(&disk, "mkdir lower upper work root");
+        tree::build(
+            &disk.join("lower"),
+            "home/\napp/file 0640 \"old\\n\"\napp/link -> file\napp/pair-a \"pair\\n\"\napp/pair-b = app/pair-a\n\
+             app/pair-c = app/pair-a\napp/gone/deep/x \"x\"\napp/gone/y 0400 \"y\"\napp/turned/z \"z\"\napp/kept/k \"k\"\n",
+        );
+        sh(
+            disk.join("lower"),
+            &format!(
+                "chmod 750 app/gone/deep; touch -d 2001-02-03 app/* app; chown -hR {owner}:{owner} ."
+            ),
+        );
+        let root = disk.join("root");
+        let layers = "lowerdir=lower,upperdir=upper,workdir=work";
+        let _root = Mounted::new(["-t", "overlay", "none", "-o", layers], &root);
+        let app = root.join("app");
+        let cli = Cli::new(&world, &binary())
+            .cwd(&app)
+            .env("ESCROW_HOME", root.join("home"));
+        let cli = if user { cli.user() } else { cli };
+        let before = signature(&app);
+        let edit = "echo new > file; rm link pair-b; echo other > pair-c.new; mv pair-c.new pair-c
+            rm -r gone turned; echo file > turned; mkdir -p made/deep; echo m > made/deep/m; echo n > kept/n";
+        let changes = "D\tgone\nD\tgone/deep\nD\tgone/deep/x\nD\tgone/y\nM\tfile\n";
+        let sandbox = |plan: &str| {
+            cli.ok(format!("plan create {plan} --resource ."));
+            cli.ok(format!("path {plan} .")).trim_end().to_owned()
+        };
+        let inside = sandbox("p");
+        sh(&inside, edit);
+        if user {
+            sh(&inside, &format!("chown -hR {UID}:{UID} ."));
+        }
+        let listed = cli.ok("diff p --name-status");
+        for line in changes.lines() {
+            assert!(listed.contains(line), "{listed}");
+        }
+        // Another plan of the same directory is not disturbed where they do not meet.
+        let other = sandbox("q");
+        write(Path::new(&other).join("kept/k"), "changed\n");
+        write(app.join("file"), "theirs\n");
+        has(&cli.fails("commit p", 4), ["file"]);
+        cli.ok("commit p --on-conflict ours");
+        assert_eq!(
+            names(&app),
+            ["file", "kept", "made", "pair-a", "pair-c", "turned"]
+        );
+        assert_eq!(read(app.join("file")), "new\n");
+        assert_eq!(read(app.join("turned")), "file\n");
+        cli.ok("undo p");
+        assert_eq!(read(app.join("file")), "theirs\n");
+        cli.ok("commit q");
+        cli.ok("undo q");
+        write(app.join("file"), "old\n");
+        // The kernel makes several files of one that has several names in a lower layer.
+        let pairs =
+            "test $(stat -c %Y .) = $(date -d 2001-02-03 +%s); cmp pair-a pair-b; cmp pair-a pair-c
+            ln -f pair-a pair-b; ln -f pair-a pair-c; touch -d 2001-02-03 . file pair-a";
+        sh(&app, pairs);
+        unchanged(&before, &app);
+        cli.ok("cleanup p");
+        cli.ok("cleanup q");
+    }
+}

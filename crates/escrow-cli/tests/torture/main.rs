@@ -16,6 +16,7 @@ mod checkpoints_world;
 #[expect(dead_code, reason = "the tests of the engine use the rest")]
 #[path = "../../../escrow/tests/engine/commit_faulty.rs"]
 mod commit_faulty;
+mod container;
 mod damage;
 mod door;
 mod errors;
@@ -53,7 +54,7 @@ use escrow_testkit::prelude::*;
 use form::Form;
 use kills::{WRITES, telling};
 use point::{Before, Point, Verb, Verdict, no_sync_again, stepper, words};
-use scenario::Kind::{self, Copy, Cow, None as Nothing, Overlay, Snapshot};
+use scenario::Kind::{self, Container, Copy, Cow, None as Nothing, Overlay, Snapshot};
 use scenario::{NEW_TIMES, REFUSED, Scenario, Sides, Size, Where, set_attribute, set_time};
 use subject::{EDIT, LABELS, PLAN, Subject, manager, memory, options};
 use sweep::{Figures, Trial};

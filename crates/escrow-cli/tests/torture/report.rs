@@ -34,7 +34,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 33] = [
+const SWEEPS: [Sweep; 34] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -87,6 +87,12 @@ const SWEEPS: [Sweep; 33] = [
         "every call, 8 errors",
         4,
         |form| snapshots::faults(form).unwrap_or_default(),
+    ),
+    (
+        "commits into a container's overlay root: commit, undo and recover killed, and with errors",
+        "every call, 8 errors",
+        4,
+        |form| container::faults(form).unwrap_or_default(),
     ),
     (
         "a part released and undone: killed, writes torn, errors at every call",

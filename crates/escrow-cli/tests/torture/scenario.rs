@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     Overlay,
     /// On btrfs only.
     Snapshot,
+    /// A copy of what lies in the lower layer of an overlay file system, as in a container. For root only.
+    Container,
     None,
 }
 
@@ -25,7 +27,7 @@ impl Kind {
     /// The word for the command line.
     pub(crate) fn strategy(self) -> &'static str {
         match self {
-            Self::Copy => "filesystem_copy",
+            Self::Copy | Self::Container => "filesystem_copy",
             Self::Cow => "copy_on_write",
             Self::Overlay => "overlay",
             Self::Snapshot => "snapshot",
@@ -39,6 +41,7 @@ impl Kind {
             Self::Cow => "cow",
             Self::Overlay => "overlay",
             Self::Snapshot => "snapshot",
+            Self::Container => "container",
             Self::None => "none",
         }
     }

@@ -9,6 +9,7 @@ use escrow::event::Unobserved;
 use escrow::internals::store::Plan;
 use escrow::manager::{Manager, ManagerOptions};
 
+use crate::container::Overlaid;
 use crate::layer::Layer;
 use crate::*;
 use crate::{later, scenario, snapshots};
@@ -50,6 +51,8 @@ pub(crate) struct Subject {
     /// Where the originals lie.
     pub(crate) place: PathBuf,
     pub(crate) members: Vec<Member>,
+    // Before the world that it is mounted over.
+    _overlaid: Option<Overlaid>,
     // Last: removed after everything else.
     _world: Option<World>,
 }
@@ -140,6 +143,10 @@ impl Subject {
             assert!(last.original.ends_with(label));
             write(switch, REFUSED);
         }
+        let overlaid = match (scenario.members.contains(&Kind::Container), &world) {
+            (true, Some(world)) => Some(Overlaid::over(world.path())),
+            _ => None,
+        };
         let manager = manager(&home);
         let plan = manager
             .create_plan(Some(PLAN), &place, &[], None, &Unobserved)
@@ -153,6 +160,7 @@ impl Subject {
             home,
             place,
             members,
+            _overlaid: overlaid,
             _world: world,
         }
     }
@@ -177,7 +185,7 @@ fn sandbox(
             .unwrap_or_else(|error| panic!("cannot edit {}: {error}", root.display()));
     };
     match member.kind {
-        Kind::Copy | Kind::Cow | Kind::Snapshot => {
+        Kind::Copy | Kind::Cow | Kind::Snapshot | Kind::Container => {
             let access = manager.access(plan, &resource, None);
             let path = access.expect("a copy has a path").cwd;
             let path = path.expect("a copy has a path").as_path().to_owned();

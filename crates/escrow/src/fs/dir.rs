@@ -16,13 +16,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rayon::prelude::*;
-use rustix::fs::{
-    self, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, StatxFlags,
-};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::as_owner::as_owner;
 use super::handle::EntryHandle;
+use super::stat::{is_overlay_type, stat_at, stat_fd};
 use super::{Cause, FsError, Meta, Result};
 use crate::model::text::Location;
 use crate::model::{EntryInfo, EntryKind, ResourcePath};
@@ -132,9 +131,7 @@ impl Dir {
 
     /// What stands at a path of the machine, whatever it is; its last name is not followed.
     pub fn look(path: &Path) -> Result<Meta> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        fs::statx(fs::CWD, path, flags, wanted())
-            .map(Meta::from)
+        stat_at(fs::CWD, path.as_os_str().as_bytes())
             .map_err(|errno| failed("look at", path.to_owned(), errno))
     }
 
@@ -639,9 +636,8 @@ impl Dir {
 
     /// Whether this directory lies on an overlay file system.
     pub fn is_overlay(&self) -> Result<bool> {
-        const OVERLAY: i64 = 0x794c_7630;
         let fail = self.fail("look at the file system of", b"");
-        Ok(fs::fstatfs(&self.fd).map_err(fail)?.f_type as i64 == OVERLAY)
+        Ok(is_overlay_type(&fs::fstatfs(&self.fd).map_err(fail)?))
     }
 
     /// How many bytes this user may still write to the file system of this directory.
@@ -670,19 +666,6 @@ impl Dir {
 /// The mode bits as the system calls take them.
 pub(super) fn raw_mode(mode: u16) -> Mode {
     Mode::from_raw_mode(u32::from(mode))
-}
-
-fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> std::result::Result<Meta, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    as_owner(|| fs::statx(dir, name, flags, wanted())).map(Meta::from)
-}
-
-pub(super) fn stat_fd(fd: impl AsFd) -> std::result::Result<Meta, Errno> {
-    fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted()).map(Meta::from)
-}
-
-fn wanted() -> StatxFlags {
-    StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID
 }
 
 fn failed(action: &'static str, path: PathBuf, errno: Errno) -> FsError {

@@ -15,7 +15,7 @@ use crate::model::EntryKind;
 pub struct Fingerprint {
     /// What it is.
     pub kind: EntryKind,
-    /// Its number on the file system.
+    /// Its number on the file system; zero where that may change.
     pub ino: u64,
     /// When it was made.
     pub born: Stamp,
@@ -65,19 +65,30 @@ impl Fingerprint {
 
     /// Whether this is the entry, whatever became of it.
     pub fn is(&self, now: &Meta) -> bool {
+        if self.ino == 0 {
+            return self.kind == now.kind && self.is_alike(now);
+        }
         (self.kind, self.ino, self.born) == (now.kind, now.ino, now.born)
     }
 
     /// Whether it is the entry, and as far as anyone can set it, as it was. A directory's size and
     /// times follow what is in it, so they do not count.
     pub fn looks_the_same(&self, now: &Meta) -> bool {
+        self.is(now) && self.is_alike(now)
+    }
+
+    fn is_alike(&self, now: &Meta) -> bool {
         let content = |size, mtime| match self.kind {
             EntryKind::Directory => None,
             _ => Some((size, mtime)),
         };
-        self.is(now)
-            && content(self.size, self.mtime) == content(now.size, now.mtime)
+        content(self.size, self.mtime) == content(now.size, now.mtime)
             && (self.mode, self.owner) == (now.mode, (now.uid, now.gid))
+    }
+
+    /// The same for an entry that may get another number: it is recognized by how it looks.
+    pub fn without_number(self) -> Self {
+        Self { ino: 0, ..self }
     }
 
     /// Whether nothing at all happened to it: any change would have moved its ctime, which no program can set.

@@ -8,8 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self as sys, AtFlags, Gid, Timespec, Timestamps, Uid};
 use rustix::io::{Errno, Result};
 
-use super::dir::{Dir, raw_mode, stat_fd};
+use super::dir::{Dir, raw_mode};
 use super::meta::{Meta, Stamp};
+use super::stat::stat_fd;
 use super::xattr::{self, Xattrs};
 use super::{Cause, FsError};
 use crate::model::EntryKind;

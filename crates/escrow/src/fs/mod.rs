@@ -26,6 +26,7 @@
 //! | `mounts` | where a directory really lies, whichever mount it is reached through |
 //! | `atomic_file` | a file that is wholly old or wholly new, also after a power cut |
 //! | `owned` | text files that no process but this user and root can have written |
+//! | `stat` | what the kernel says of one entry, asked for; births only where they identify it |
 //! | `state_dir` | directories and locks that are the engine's own |
 //! | `process` | which process is meant, also when its number is reused |
 //! | `remove` | a tree that is gone afterwards, whatever its modes |
@@ -57,6 +58,7 @@ pub mod owned;
 pub mod place;
 pub mod process;
 pub mod remove;
+mod stat;
 pub mod state_dir;
 pub mod times;
 pub mod usage;

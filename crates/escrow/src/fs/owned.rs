@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::dir::stat_fd;
+use super::stat::stat_fd;
 use super::{Cause, Dir, FsError, Meta, Result};
 use crate::model::text::Location;
 

@@ -308,7 +308,8 @@ pub(in crate::strategy) struct CopyBase<'a> {
 impl CopyBase<'_> {
     fn is_same(&self, index: RecordIndex, at: Option<(&Dir, &[u8])>, now: &Meta) -> Result<bool> {
         let record = self.copied.manifest.record(index);
-        if record.kind != now.kind || record.ino != now.ino {
+        // A directory that an undo made again is another one, with the same in it.
+        if record.kind != now.kind || (record.ino != now.ino && !now.is_dir()) {
             return Ok(false);
         }
         // With whole seconds, a change in the second of the copy would not show.

@@ -30,8 +30,8 @@ pub(super) fn probe(original: &Path, area: &Path) -> Probe {
         let area = Dir::open(area)?;
         if area.is_overlay()? {
             return Ok(Probe::no(
-                "the sandbox's area would lie on an overlay file system, as in a container, which can take no layer: keep the \
-                directory on a volume",
+                "the sandbox's area would lie on an overlay file system, as in a container, which can take no layer: it is \
+                copied, and committed into; on a volume it has a layer",
             ));
         }
         remove::remove(&area, PROBE)?;

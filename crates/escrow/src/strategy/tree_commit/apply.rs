@@ -52,6 +52,9 @@ pub(in crate::strategy) fn apply_and(
             stage: &stage,
         };
         making.make(links.get(&step.top.path))?;
+        if step.copy.is_some() {
+            touched.0.remove(&step.top.path);
+        }
         touched.add(&original, &step.top.path)?;
         observer.copied(1, 0);
     }
@@ -89,7 +92,9 @@ impl Touched {
             return Ok(());
         };
         if self.0.get(&parent).is_none_or(Option::is_none) {
-            let (dir, _) = original.parent(path)?;
+            let Some((dir, _)) = open_parent(original, path)? else {
+                return Ok(());
+            };
             self.0.insert(parent, Some(Fingerprint::from(&dir.meta()?)));
         }
         Ok(())
@@ -178,9 +183,13 @@ impl RunningStep<'_> {
         } = *self;
         let (path, slot) = (&step.top.path, step.slot());
         let Some((dir, name)) = open_parent(original, path)? else {
-            return Err(moved(path, "its directory is gone"));
+            return match step.top.new {
+                Some(_) => Err(moved(path, "its directory is gone")),
+                // With what lay in it.
+                None => Ok(()),
+            };
         };
-        let there = dir.stat(name)?;
+        let mut there = dir.stat(name)?;
         let staged = stage.stat(&slot)?;
         let Some(new) = &step.top.new else {
             // Another name for a file of the original takes its place, or has taken it already.
@@ -195,7 +204,15 @@ impl RunningStep<'_> {
         if !staged.is_some_and(|staged| new.looks_the_same(&staged)) {
             return Err(moved(path, "its new version was changed or lost"));
         }
-        match (&step.top.old, there) {
+        let mut old = step.top.old.as_ref();
+        if let (Some(_), Some(seen)) = (&step.copy, old) {
+            if let Some(now) = there.filter(|now| seen.is(now)) {
+                self.remove((&dir, name), seen, &now)?;
+                there = None;
+            }
+            old = old.filter(|_| there.is_some());
+        }
+        match (old, there) {
             (None, None) => match stage.rename_new(&slot, &dir, name) {
                 Err(error) if error.is(Errno::EXIST) => {
                     Err(moved(path, "another program put something there"))
@@ -254,6 +271,7 @@ impl RunningStep<'_> {
             Some(there) if !self.is_as_planned(old, &there)? => {
                 Err(moved(path, "another program changed it"))
             }
+            Some(there) if self.step.copy.is_some() => self.remove((dir, name), old, &there),
             Some(_) => {
                 dir.rename_new(name, stage, slot)?;
                 if self.came_out(old)? {
@@ -262,6 +280,20 @@ impl RunningStep<'_> {
                 stage.rename_new(slot, dir, name)?;
                 Err(moved(path, "another program changed it"))
             }
+        }
+    }
+
+    /// Removes a directory of which a copy is kept, and which earlier steps emptied.
+    fn remove(&self, (dir, name): (&Dir, &[u8]), old: &Fingerprint, there: &Meta) -> Result<()> {
+        let path = &self.step.top.path;
+        if !self.is_as_planned(old, there)? {
+            return Err(moved(path, "another program changed it"));
+        }
+        match dir.remove_dir(name) {
+            Err(error) if error.is(Errno::NOTEMPTY) => {
+                Err(moved(path, "another program put something into it"))
+            }
+            answer => Ok(answer?),
         }
     }
 

@@ -124,15 +124,6 @@ pub(in crate::strategy) fn look(
     options: &PreviewOptions,
 ) -> Result<TreePreview> {
     let changes = &diff.changes;
-    if !changes.is_empty() && original.is_overlay()? {
-        return Err(StrategyError::Unsupported {
-            strategy: "a directory".to_owned(),
-            what: "be committed here".to_owned(),
-            why: "it lies on an overlay file system, as in a container, where names cannot be \
-                exchanged; keep it on a volume"
-                .to_owned(),
-        });
-    }
     let mut look = ConflictCheck {
         original: &original.again().keeping(),
         sandbox,

@@ -39,13 +39,13 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
     };
     let mut writer = intent::create(&area, FINISHED)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, FINISHED, "write", &error);
-    let settled = |original: &Dir, (slot, mut entry): (_, IntentEntry)| {
+    let settled = |original: &Dir, (key, mut entry): (_, IntentEntry)| {
         settle(original, &copies, &mut entry)?;
-        Ok((slot, entry))
+        Ok((key, entry))
     };
-    look_at_all(&original, entries(&tree), settled, |(slot, entry)| {
-        let written = match slot {
-            Some(slot) => writer.step(slot, &entry),
+    look_at_all(&original, entries(&tree), settled, |(key, entry)| {
+        let written = match key {
+            Some((slot, copy)) => writer.step(slot, &entry, copy.as_ref()),
             None => writer.entry(&entry),
         };
         written.map_err(unwritten)
@@ -97,14 +97,14 @@ fn still_named(tree: &TreeIntent, original: &Dir) -> Result<(Vec<MovedEntry>, Op
     let stage = tree.stage()?;
     // The stage itself was changed last when the last of them came.
     let (mut moved, mut last) = (Vec::new(), Some(stage.meta()?.ctime));
-    let old = |step: RenameStep| Some((step.slot(), step.top.old?));
+    let old = |step: RenameStep| Some((step.kept(), step.kept_version()?));
     let kept = |stage: &Dir, (slot, old): (Vec<u8>, Fingerprint)| {
         let now = stage.stat(&slot)?;
         let Some(now) = now.filter(|now| old.is(now)) else {
             return Ok::<_, StrategyError>(None);
         };
         let named = (!now.is_dir() && now.nlink > 1).then_some(MovedEntry {
-            ino: old.ino,
+            ino: now.ino,
             before: old.ctime,
             after: now.ctime,
         });

@@ -9,6 +9,7 @@
 //! escrow intent 1\n          the version
 //! e path old new …           an entry in the directory of the step that follows
 //! s slot path old new …      a step; with the entries before it, it is one rename
+//! r copy slot path old new … the same where the old version is an empty directory that cannot be moved
 //! l path to file             another name for a file that stays as it is
 //! d path before after …      a directory that is dressed at the end, deepest first
 //! ```
@@ -89,20 +90,53 @@ pub(super) struct RenameStep {
     /// The name in the stage.
     pub(super) slot: u32,
     pub(super) top: IntentEntry,
+    /// What stands for the old version in the stage, beside the slot: that is a directory which cannot be moved.
+    pub(super) copy: Option<Fingerprint>,
     /// Where the entries that lie in it are.
     below: Range<usize>,
 }
 
 impl RenameStep {
+    fn take(tag: u8, from: &mut RecordBytes<'_>, below: Range<usize>) -> Option<Self> {
+        let copy = match tag {
+            b'r' => Some(RecordField::take(from)?),
+            _ => None,
+        };
+        Some(Self {
+            slot: u32::take(from)?,
+            top: IntentEntry::take(from)?,
+            copy,
+            below,
+        })
+    }
+
     /// The name in the stage, as a file system takes it.
     pub(super) fn slot(&self) -> Vec<u8> {
         self.slot.to_string().into_bytes()
+    }
+
+    /// The name in the stage at which the old version is kept.
+    pub(super) fn kept(&self) -> Vec<u8> {
+        match self.copy {
+            Some(_) => copy_name(self.slot),
+            None => self.slot(),
+        }
+    }
+
+    /// What is kept there, once the step is made.
+    pub(super) fn kept_version(&self) -> Option<Fingerprint> {
+        self.copy.or(self.top.old)
     }
 
     /// Whether nothing is known to lie in it, before or after.
     pub(super) fn is_leaf(&self) -> bool {
         self.below.is_empty()
     }
+}
+
+/// Where in the stage the copy is of a directory that a step removes.
+pub(super) fn copy_name(slot: u32) -> Vec<u8> {
+    format!("{slot}-old").into_bytes()
 }
 
 /// Appends records.
@@ -154,9 +188,18 @@ impl<W: Write> RecordWriter<W> {
     }
 
     /// A step, after everything that lies in it.
-    pub(super) fn step(&mut self, slot: u32, top: &IntentEntry) -> std::io::Result<()> {
+    pub(super) fn step(
+        &mut self,
+        slot: u32,
+        top: &IntentEntry,
+        copy: Option<&Fingerprint>,
+    ) -> std::io::Result<()> {
         self.linked += u64::from(top.linked);
-        slot.put(self.begin(b's'));
+        self.begin(if copy.is_some() { b'r' } else { b's' });
+        if let Some(copy) = copy {
+            copy.put(&mut self.record);
+        }
+        slot.put(&mut self.record);
         top.put(&mut self.record);
         self.append()
     }
@@ -272,9 +315,8 @@ impl IntentRecords {
             let here = at(&from);
             match u8::take(&mut from)? {
                 b'e' => drop(IntentEntry::take(&mut from)?),
-                b's' => {
-                    u32::take(&mut from)?;
-                    IntentEntry::take(&mut from)?;
+                tag @ (b's' | b'r') => {
+                    RenameStep::take(tag, &mut from, below..here)?;
                     records.steps.push((here, below));
                 }
                 b'l' => {
@@ -313,12 +355,8 @@ impl IntentRecords {
     /// Every step, in the order in which they are made.
     pub(super) fn steps(&self) -> impl DoubleEndedIterator<Item = RenameStep> {
         self.steps.iter().map(|(at, below)| {
-            let mut from = self.body(*at);
-            RenameStep {
-                slot: u32::take(&mut from).expect(DECODED),
-                top: IntentEntry::take(&mut from).expect(DECODED),
-                below: *below..*at,
-            }
+            let (tag, mut from) = (self.bytes[*at], self.body(*at));
+            RenameStep::take(tag, &mut from, *below..*at).expect(DECODED)
         })
     }
 
@@ -401,8 +439,8 @@ mod tests {
             let mut writer = RecordWriter::new(Vec::new())?;
             writer.entry(&entry("d/a\n", Some(1), Some(2)))?;
             writer.entry(&entry("d/e", None, Some(3)))?;
-            writer.step(0, &entry("d", None, Some(4)))?;
-            writer.step(7, &entry("gone", Some(5), None))?;
+            writer.step(0, &entry("d", None, Some(4)), None)?;
+            writer.step(7, &entry("gone", Some(5), None), Some(&seen(6)))?;
             writer.directory(&dir_update(mtime))?;
             Ok(writer.end()?.0)
         };
@@ -417,10 +455,11 @@ mod tests {
             (
                 step.slot,
                 below.collect::<Vec<_>>(),
-                format!("{:?}", step.top),
+                format!("{:?}", (step.copy, step.top)),
             )
         };
         let text = |entry: IntentEntry| format!("{entry:?}");
+        let step = |copy: Option<u64>, entry| format!("{:?}", (copy.map(seen), entry));
         let mut expected = vec![
             (
                 0,
@@ -428,9 +467,9 @@ mod tests {
                     text(entry("d/a\n", Some(1), Some(2))),
                     text(entry("d/e", None, Some(3))),
                 ],
-                text(entry("d", None, Some(4))),
+                step(None, entry("d", None, Some(4))),
             ),
-            (7, Vec::new(), text(entry("gone", Some(5), None))),
+            (7, Vec::new(), step(Some(6), entry("gone", Some(5), None))),
         ];
         assert_eq!(records.steps().map(told).collect::<Vec<_>>(), expected);
         expected.reverse();

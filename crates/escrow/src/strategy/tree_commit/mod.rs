@@ -12,6 +12,7 @@
 //! | `merge` | text files that both sides changed, line by line, and the versions that such a merge begins from |
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
+//! | `overlaid` | originals on an overlay file system, as in a container: what can be moved there, and what cannot |
 //! | `flags` | a new version has the flags (`chattr`) of the old one |
 //! | `directories` | whether names can be changed in the directories around, and how these look at the end |
 //! | `apply` | the renames, in any order, as often as needed, with the same result |
@@ -24,6 +25,7 @@
 //! ```text
 //! <commit area>/
 //!   stage/0, 1, …    before: the new version of a step; after: the old one
+//!   stage/0-old, …   a copy of the directory that a step removes, where it cannot be moved
 //!   intent           what is to be done, and how to take it back
 //!   finished         the same once it is done
 //!   made             while it is taken back: the steps that had been made
@@ -42,6 +44,7 @@ mod found;
 mod intent;
 mod merge;
 pub(super) mod onto;
+mod overlaid;
 mod released;
 mod stage;
 mod steps;

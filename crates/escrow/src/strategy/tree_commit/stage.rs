@@ -15,7 +15,9 @@ use super::conflicts::{OriginalBase, introduced};
 use super::flags::OriginalFlags;
 use super::intent::{self, FINISHED, INTENT, IntentEntry, IntentReference, RecordFileWriter};
 use super::steps::{PlannedStep, StagedContent, plan};
-use super::{CAPABILITY, KeptLink, StageRequest, VersionSource, check_loose, stat, without};
+use super::{
+    CAPABILITY, KeptLink, StageRequest, VersionSource, check_loose, overlaid, stat, without,
+};
 use crate::event::Observer;
 use crate::failpoints;
 use crate::fs::lease::is_quiet;
@@ -53,6 +55,10 @@ pub(in crate::strategy) fn prepare(
     let stage = area.subdir(STAGE)?.keeping();
     let mut records = intent::create(&area, INTENT)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, INTENT, "write", &error);
+    let overlaid = root.is_overlay()?;
+    if overlaid {
+        overlaid::check(&area, &stage)?;
+    }
     let mut staging = StageJob {
         original: &root,
         source,
@@ -63,6 +69,7 @@ pub(in crate::strategy) fn prepare(
         part: request.part.is_some(),
         texts: &request.preview.texts,
         fixed: &request.preview.fixed,
+        overlaid,
         device: stage.meta()?.dev,
         stage: &stage,
         checked: None,
@@ -75,7 +82,14 @@ pub(in crate::strategy) fn prepare(
         unwritten: &unwritten,
     };
     let (mut slot, mut steps) = (0_u32, 0_usize);
-    let around = plan(&root, request, &mut |planned| {
+    let is_stuck = |path: &ResourcePath| match overlaid {
+        true => overlaid::is_stuck(&root, path, &area),
+        false => Ok(false),
+    };
+    let around = plan(&root, request, &is_stuck, &mut |mut planned| {
+        if let Some(old) = planned.old.filter(|_| overlaid) {
+            planned.old = Some(overlaid::lasting(&root, &planned.path, old)?);
+        }
         steps += usize::from(staging.step(slot, &planned)?);
         slot = slot.checked_add(1).ok_or_else(|| StrategyError::Damaged {
             what: "there are too many changes for one commit".to_owned(),
@@ -119,7 +133,9 @@ pub(super) struct StageJob<'a> {
     texts: &'a BTreeMap<ResourcePath, Vec<u8>>,
     /// Paths at which the original has what cannot be moved.
     pub(super) fixed: &'a BTreeSet<ResourcePath>,
-    stage: &'a Dir,
+    pub(super) stage: &'a Dir,
+    /// The original lies on an overlay file system.
+    overlaid: bool,
     /// The file system of the stage.
     pub(super) device: u64,
     /// The last directory in which a step was found to be possible.
@@ -130,7 +146,7 @@ pub(super) struct StageJob<'a> {
     kept: Option<HashMap<u64, ResourcePath>>,
     pub(super) names: &'a [ResourcePath],
     pub(super) links: Vec<KeptLink>,
-    flags: OriginalFlags<'a>,
+    pub(super) flags: OriginalFlags<'a>,
     /// Where everything is noted that is to be done.
     pub(super) records: &'a mut RecordFileWriter,
     pub(super) unwritten: &'a dyn Fn(std::io::Error) -> StrategyError,
@@ -238,7 +254,12 @@ impl StageJob<'_> {
         if own.old.is_none() && own.new.is_none() {
             return Ok(false);
         }
-        self.records.step(slot, &own).map_err(self.unwritten)?;
+        let copy = match planned.stuck {
+            true => Some(self.copy_dir(slot, planned)?),
+            false => None,
+        };
+        let written = self.records.step(slot, &own, copy.as_ref());
+        written.map_err(self.unwritten)?;
         Ok(true)
     }
 
@@ -404,10 +425,14 @@ impl StageJob<'_> {
         let to = to.clone();
         let (dir, name) = self.original.parent(&to)?;
         self.digest(&change.path, || version((&dir, name), meta, &[]))?;
+        let mut file = Fingerprint::from(&file);
+        if self.overlaid {
+            file = overlaid::lasting(self.original, &to, file)?;
+        }
         self.links.push(KeptLink {
             path: change.path.clone(),
-            to: to.clone(),
-            file: Fingerprint::from(&file),
+            to,
+            file,
         });
         Ok(true)
     }

@@ -2,6 +2,9 @@
 //!
 //! A directory that is new, gone or replaced is one step, with everything in it. Changes are taken in the order of the
 //! tree, in which everything below a directory follows it, so steps come one after the other and only one is held.
+//!
+//! One that cannot be moved, in a lower layer of an overlay file system, goes by a step for each entry: first what lies in
+//! it, then the empty directory, of which a copy is kept.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -17,6 +20,8 @@ pub(super) struct PlannedStep<'a> {
     pub(super) path: ResourcePath,
     /// What stands there now.
     pub(super) old: Option<Fingerprint>,
+    /// That is a directory which cannot be moved.
+    pub(super) stuck: bool,
     /// Whether something is put there; else it is taken away.
     pub(super) puts: bool,
     /// What is put there, and what lies in it before and after, in the order of the tree.
@@ -55,25 +60,27 @@ pub(super) struct AffectedDirs<'a> {
 pub(super) fn plan<'a>(
     original: &Dir,
     request: &StageRequest<'a>,
+    is_stuck: &dyn Fn(&ResourcePath) -> Result<bool>,
     make: &mut dyn FnMut(PlannedStep<'a>) -> Result<()>,
 ) -> Result<AffectedDirs<'a>> {
     let found = request.preview;
     let skipped = found.preview.left_out(request.on_conflict);
     let mut making = StepPlanner {
         original,
+        is_stuck,
         around: AffectedDirs::default(),
         step: None,
         staged: Vec::new(),
+        emptied: Vec::new(),
+        done: Vec::new(),
     };
     for number in in_tree_order(found, &skipped) {
         let (change, seen) = (&found.preview.diff.changes[number], found.seen[number]);
-        if let Some(done) = making.add(change, seen)? {
-            make(done)?;
-        }
+        making.add(change, seen)?;
+        making.done.drain(..).try_for_each(&mut *make)?;
     }
-    if let Some(last) = making.step {
-        make(last)?;
-    }
+    making.end();
+    making.done.drain(..).try_for_each(make)?;
     Ok(making.around)
 }
 
@@ -96,55 +103,87 @@ pub(super) fn tree_order(a: &ResourcePath, b: &ResourcePath) -> Ordering {
 
 struct StepPlanner<'a, 'd> {
     original: &'d Dir,
+    is_stuck: &'d dyn Fn(&ResourcePath) -> Result<bool>,
     around: AffectedDirs<'a>,
     /// The step that is being put together.
     step: Option<PlannedStep<'a>>,
     /// The directories staged for it that the last change lies in, from the top down.
     staged: Vec<ResourcePath>,
+    /// Directories in one that cannot be moved, of which not everything was met yet, from the top down.
+    emptied: Vec<PlannedStep<'a>>,
+    /// Steps that are complete.
+    done: Vec<PlannedStep<'a>>,
 }
 
 impl<'a> StepPlanner<'a, '_> {
-    /// Adds a change; returns the step before, if that is complete.
-    fn add(
-        &mut self,
-        change: &'a Change,
-        seen: Option<Fingerprint>,
-    ) -> Result<Option<PlannedStep<'a>>> {
+    /// Adds a change.
+    fn add(&mut self, change: &'a Change, seen: Option<Fingerprint>) -> Result<()> {
         let path = &change.path;
         let within = |step: &&mut PlannedStep<'a>| path.lies_in(&step.path);
         if let Some(step) = self.step.as_mut().filter(within) {
+            if step.stuck {
+                self.empty(path, seen);
+                return Ok(());
+            }
             // What is gone goes with its directory; what is new comes with it.
             let new = change.new.as_ref().filter(|_| step.puts);
             if new.is_some() || seen.is_some() {
                 self.within(change, seen);
             }
-            return Ok(None);
+            return Ok(());
         }
         let new_directory = is_directory(change);
         match (&change.new, seen) {
             // Gone on both sides.
-            (None, None) => return Ok(None),
+            (None, None) => return Ok(()),
             // Only its looks change, or two directories become one.
             (Some(_), Some(now)) if new_directory && now.kind == EntryKind::Directory => {
                 if change.kind == ChangeKind::ModeChanged {
                     self.around.looks.push((change, now));
                 }
-                return Ok(None);
+                return Ok(());
             }
             _ => {}
         }
         if seen.is_none()
             && let Some((missing, now)) = self.hole(change)?
         {
-            let before = self.begin(missing, now, true, Some(StagedContent::Holder));
+            self.begin(missing, now, true, Some(StagedContent::Holder))?;
             self.within(change, None);
-            return Ok(before);
+            return Ok(());
         }
         let new = change
             .new
             .is_some()
             .then_some(StagedContent::Changed(change));
-        Ok(self.begin(path.clone(), seen, change.new.is_some(), new))
+        self.begin(path.clone(), seen, change.new.is_some(), new)
+    }
+
+    /// Takes what lies in a directory that cannot be moved: a directory after everything in it.
+    fn empty(&mut self, path: &ResourcePath, seen: Option<Fingerprint>) {
+        let above = |last: &mut PlannedStep<'a>| !path.lies_in(&last.path);
+        while let Some(empty) = self.emptied.pop_if(above) {
+            self.done.push(empty);
+        }
+        // Gone on both sides.
+        let Some(old) = seen else { return };
+        let step = PlannedStep {
+            path: path.clone(),
+            old: seen,
+            stuck: old.kind == EntryKind::Directory,
+            puts: false,
+            items: Vec::new(),
+        };
+        match step.stuck {
+            true => self.emptied.push(step),
+            false => self.done.push(step),
+        }
+    }
+
+    /// Ends the step that is being put together.
+    fn end(&mut self) {
+        self.done.extend(self.emptied.drain(..).rev());
+        self.done.extend(self.step.take());
     }
 
     /// The topmost directory that the original no longer has for a change that is wanted all the same, and what is there
@@ -206,14 +245,15 @@ impl<'a> StepPlanner<'a, '_> {
         });
     }
 
-    /// Begins a step; returns the one before.
+    /// Begins a step.
     fn begin(
         &mut self,
         path: ResourcePath,
         old: Option<Fingerprint>,
         puts: bool,
         new: Option<StagedContent<'a>>,
-    ) -> Option<PlannedStep<'a>> {
+    ) -> Result<()> {
+        self.end();
         if let Some((parent, _)) = path.split()
             && !self.around.parents.contains(&parent)
         {
@@ -228,12 +268,15 @@ impl<'a> StepPlanner<'a, '_> {
             old: None,
             new,
         });
-        self.step.replace(PlannedStep {
+        let is_dir = old.is_some_and(|old| old.kind == EntryKind::Directory);
+        self.step = Some(PlannedStep {
+            stuck: is_dir && (self.is_stuck)(&path)?,
             path,
             old,
             puts,
             items: items.into_iter().collect(),
-        })
+        });
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::apply::{Touched, apply_metadata, is_as_left, open_parent, retime};
-use super::intent::{IntentRecords, RenameStep};
+use super::intent::{IntentEntry, IntentRecords, RenameStep};
 use super::stage::staged_path;
 use super::{DirUpdate, KeptLink, TreeIntent, sort, stat};
 use crate::failpoints;
@@ -62,6 +62,10 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
         conflicts.push(Conflict::with(path, what, theirs));
     };
     let linked: HashSet<ResourcePath> = records.links().map(|link| link.path).collect();
+    let removed: HashSet<ResourcePath> = records
+        .steps()
+        .filter_map(|step| step.copy.map(|_| step.top.path))
+        .collect();
     for step in records.steps() {
         let here: (&Dir, PathShift<'_>) = (&original, &ResourcePath::clone);
         let exact = tree.finished.then_some(moved);
@@ -70,7 +74,11 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
             tell(path, what, now.map(Meta::facts));
         })?;
         let path = &step.top.path;
-        if let Err(error) = original.parent(path) {
+        let above = path.split().map(|(parent, _)| parent);
+        let went = above.is_some_and(|parent| removed.contains(&parent));
+        if let Err(error) = original.parent(path)
+            && !went
+        {
             match error.is_absent() || error.leaves() {
                 true => tell(path.clone(), "its directory was deleted there since", None),
                 false => return Err(error.into()),
@@ -120,9 +128,16 @@ fn altered(
 ) -> Result<()> {
     let top = step.top.path.as_bytes().len();
     let below = tree.records.below(step);
-    for entry in std::iter::once(step.top.clone()).chain(below) {
+    let whole = IntentEntry {
+        old: step.kept_version(),
+        ..step.top.clone()
+    };
+    for entry in std::iter::once(whole).chain(below) {
         let Some(old) = entry.old else { continue };
-        let at = staged_path(step.slot, &entry.path.as_bytes()[top..]);
+        let at = match entry.path == step.top.path {
+            true => ResourcePath::root().join(&step.kept()),
+            false => staged_path(step.slot, &entry.path.as_bytes()[top..]),
+        };
         let now = stat(stage, &at)?.filter(|now| old.is(now));
         // No program can set a ctime, and what we move ourselves is known. What came before the commit was over is the original's.
         let later = |now: &Meta| {
@@ -227,6 +242,10 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RollbackReport, Vec<
             undoing.note(added);
         }
     }
+    for step in records.steps().rev().filter(|step| step.copy.is_some()) {
+        let retimed = undoing.retime(&step, &parents);
+        undoing.note(retimed);
+    }
     let still = touched.check(&undoing.original, |_| Ok(()));
     undoing.note(still);
     for dressing in records.directories() {
@@ -300,7 +319,7 @@ impl<'a> UndoJob<'a> {
     fn places(&self, original: &Dir, step: &RenameStep) -> Result<(Option<Meta>, Option<Meta>)> {
         Ok((
             stat(original, &step.top.path)?,
-            self.stage.stat(&step.slot())?,
+            self.stage.stat(&step.kept())?,
         ))
     }
 
@@ -363,11 +382,13 @@ impl<'a> UndoJob<'a> {
             let Some((dir, name)) = open_parent(&self.original, path)? else {
                 return Err(gone(&self.original, path).into());
             };
-            let has_old = match (&step.top.old, &staged) {
-                (Some(old), Some(staged)) => old.is(staged),
-                _ => false,
-            };
-            match (&there, has_old) {
+            match (&there, has_old(step, &staged)) {
+                _ if step.copy.is_some() => {
+                    if there.is_some() {
+                        dir.rename_new(name, &self.stage, &slot)?;
+                    }
+                    self.stage.rename_new(&step.kept(), &dir, name)?;
+                }
                 (Some(_), true) => self.stage.exchange(&slot, &dir, name)?,
                 (None, true) => self.stage.rename_new(&slot, &dir, name)?,
                 (Some(_), false) => dir.rename_new(name, &self.stage, &slot)?,
@@ -385,6 +406,23 @@ impl<'a> UndoJob<'a> {
             retime(&dir, name, old)?;
         }
         self.kept(step)
+    }
+
+    /// Gives a directory that was made again, or emptied and filled again, the time that it had.
+    fn retime(&self, step: &RenameStep, parents: &HashSet<ResourcePath>) -> Result<()> {
+        let path = &step.top.path;
+        let (Some((dir, name)), Some(copy)) = (open_parent(&self.original, path)?, &step.copy)
+        else {
+            return Ok(());
+        };
+        let emptied = |now: &Meta| {
+            let old = step.top.old.filter(|_| parents.contains(path));
+            old.is_some_and(|old| old.is(now))
+        };
+        match dir.stat(name)? {
+            Some(now) if copy.is(&now) || emptied(&now) => retime(&dir, name, copy),
+            _ => Ok(()),
+        }
     }
 
     /// Names what lies in the slot of a step now and is not ours: another process wrote it into the
@@ -450,7 +488,7 @@ impl<'a> UndoJob<'a> {
         let same = |now: &Meta| seen.looks_the_same(now) && now.ctime != seen.ctime;
         if let Some(now) = now.filter(same) {
             self.moved.push(MovedEntry {
-                ino: seen.ino,
+                ino: now.ino,
                 before: seen.ctime,
                 after: now.ctime,
             });
@@ -489,7 +527,22 @@ fn is_made(step: &RenameStep, there: &Option<Meta>, staged: &Option<Meta>) -> bo
         _ => false,
     };
     let (old, new) = (&step.top.old, &step.top.new);
-    is(old, staged) || (is(new, there) && !is(new, staged))
+    if step.copy.is_some() {
+        // It waits there from the beginning.
+        return is(&step.copy, staged) && !is(old, there);
+    }
+    has_old(step, staged) || (is(new, there) && !is(new, staged))
+}
+
+/// Whether the old version of a step lies in its slot. One without a number is what is not the new one.
+fn has_old(step: &RenameStep, staged: &Option<Meta>) -> bool {
+    let (Some(old), Some(staged)) = (&step.top.old, staged) else {
+        return false;
+    };
+    match old.ino {
+        0 => !step.top.new.is_some_and(|new| new.is(staged)),
+        _ => old.is(staged),
+    }
 }
 
 /// What was found when an undo began.

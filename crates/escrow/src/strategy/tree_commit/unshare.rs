@@ -218,11 +218,14 @@ fn is_own(
     Ok(!now.is_file() || tree::is_quiet(&dir, name)?)
 }
 
-/// Every path of the commit, those in the directory of a step before the step itself, whose slot is told.
-pub(super) fn entries(tree: &TreeIntent) -> impl Iterator<Item = (Option<u32>, IntentEntry)> {
+/// The slot of a step, and what stands for an old version that cannot be moved.
+pub(super) type StepKey = (u32, Option<Fingerprint>);
+
+/// Every path of the commit, those in the directory of a step before the step itself, whose key is told.
+pub(super) fn entries(tree: &TreeIntent) -> impl Iterator<Item = (Option<StepKey>, IntentEntry)> {
     let records = &tree.records;
     records.steps().flat_map(|step| {
-        let top = (Some(step.slot), step.top.clone());
+        let top = (Some((step.slot, step.copy)), step.top.clone());
         let below = records.below(&step).map(|entry| (None, entry));
         below.chain([top])
     })
