@@ -123,6 +123,8 @@ impl Row {
 /// What is shown of a row.
 struct ShownRow {
     row: usize,
+    /// For a pane of this width.
+    width: u16,
     /// One, or of a conflict the original's version and the sandbox's.
     columns: Vec<Vec<Line<'static>>>,
     /// The lines with which the hunks begin that can be marked.
@@ -138,7 +140,8 @@ struct Screen<'a> {
     digest: PlanDigest,
     rows: Vec<Row>,
     list: ListState,
-    scroll: u16,
+    /// The first line that is shown of the change.
+    scroll: usize,
     asks: bool,
     shown: Option<ShownRow>,
     /// The hunk that is chosen, while it is hunks that are walked through.
@@ -207,7 +210,9 @@ impl<'a> Screen<'a> {
             |error: std::io::Error| Failure::failed(format!("cannot use the terminal: {error}"));
         let interrupted = context::on_interrupt();
         loop {
-            self.look()?;
+            let size = terminal.size().map_err(refused)?;
+            let [_, right, _] = panes(Rect::new(0, 0, size.width, size.height));
+            self.look(right.width)?;
             terminal.draw(|frame| self.draw(frame)).map_err(refused)?;
             while !event::poll(Duration::from_millis(200)).map_err(refused)? {
                 if interrupted.load(Ordering::SeqCst) {
@@ -242,7 +247,11 @@ impl<'a> Screen<'a> {
             KeyCode::Char('k') | KeyCode::Up => self.choose(-1),
             KeyCode::PageDown => self.choose(10),
             KeyCode::PageUp => self.choose(-10),
-            KeyCode::Char('l') | KeyCode::Right => self.scroll = self.scroll.saturating_add(5),
+            KeyCode::Char('l') | KeyCode::Right => {
+                let columns = self.shown.iter().flat_map(|shown| &shown.columns);
+                let last = columns.map(|lines| lines.len().saturating_sub(1)).max();
+                self.scroll = (self.scroll + 5).min(last.unwrap_or(0));
+            }
             KeyCode::Char('h') | KeyCode::Left => self.scroll = self.scroll.saturating_sub(5),
             KeyCode::Char('a') => {
                 let all = self.rows.iter().all(|row| row.mark == Mark::Whole);
@@ -280,17 +289,18 @@ impl<'a> Screen<'a> {
         let all = self.shown.as_ref().map_or(&[][..], |shown| &shown.hunks);
         if let Some(last) = all.len().checked_sub(1) {
             let hunk = hunk.min(last);
-            self.scroll = u16::try_from(all[hunk]).unwrap_or(u16::MAX);
+            self.scroll = all[hunk];
             self.hunk = Some(hunk);
         }
     }
 
-    /// Reads what is shown of the row that is chosen.
-    fn look(&mut self) -> Result<(), Failure> {
+    /// Reads what is shown of the row that is chosen, for a pane of this width.
+    fn look(&mut self, width: u16) -> Result<(), Failure> {
         let Some(chosen) = self.list.selected() else {
             return Ok(());
         };
-        if self.shown.as_ref().is_some_and(|shown| shown.row == chosen) {
+        let is_it = |shown: &ShownRow| (shown.row, shown.width) == (chosen, width);
+        if self.shown.as_ref().is_some_and(is_it) {
             return Ok(());
         }
         let at = self.rows[chosen].at;
@@ -311,13 +321,13 @@ impl<'a> Screen<'a> {
             (Some(what), _) if file(&change.old) && file(&change.new) => {
                 let theirs = version("the original", what, contents.original(&change.path));
                 let ours = version("the sandbox", what, contents.sandbox(&change.path));
-                vec![theirs, ours]
+                vec![folded(theirs, width / 2), folded(ours, width / 2)]
             }
             (_, Some(hunks)) => {
                 let mut lines = Vec::new();
                 for text in &hunks.texts {
                     starts.push(lines.len());
-                    lines.extend(harmless(text).lines().map(painted));
+                    lines.extend(folded(harmless(text).lines().map(painted), width));
                 }
                 vec![lines]
             }
@@ -325,7 +335,7 @@ impl<'a> Screen<'a> {
                 let one = DiffView::new(vec![change.clone()]);
                 let mut patch = Vec::new();
                 diff::patch(&one, &contents, &PatchOptions::default(), &mut patch)?;
-                vec![harmless(&patch).lines().map(painted).collect()]
+                vec![folded(harmless(&patch).lines().map(painted), width)]
             }
         };
         drop(contents);
@@ -333,6 +343,7 @@ impl<'a> Screen<'a> {
         row.hunks = row.hunks.take().or(hunks);
         self.shown = Some(ShownRow {
             row: chosen,
+            width,
             columns,
             hunks: starts,
         });
@@ -340,11 +351,7 @@ impl<'a> Screen<'a> {
     }
 
     fn draw(&mut self, frame: &mut Frame<'_>) {
-        let [main, bottom] =
-            Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(frame.area());
-        let [left, right] =
-            Layout::horizontal([Constraint::Percentage(40), Constraint::Percentage(60)])
-                .areas(main);
+        let [left, right, bottom] = panes(frame.area());
         let items: Vec<ListItem<'_>> = self.rows.iter().map(|row| self.item(row)).collect();
         let title = format!(" plan {} ", self.plan.name);
         let list = List::new(items)
@@ -371,12 +378,12 @@ impl<'a> Screen<'a> {
         }
         let hunks = self.shown.as_ref().map_or(0, |shown| shown.hunks.len());
         let hunks = match self.hunk {
-            Some(hunk) => format!("hunk {} of {hunks}  tab: back", hunk + 1),
-            None if hunks > 0 => "tab: hunks".to_owned(),
+            Some(hunk) => format!("hunk {} of {hunks}  tab: back  ", hunk + 1),
+            None if hunks > 0 => "tab: hunks  ".to_owned(),
             None => String::new(),
         };
         format!(
-            "{marked} of {all} marked  space: mark  a: all  arrows: move, scroll  r: release  q: leave  {hunks}"
+            "{marked} of {all} marked  {hunks}space: mark  a: all  r: release  q: leave  arrows: move, scroll"
         )
     }
 
@@ -407,18 +414,22 @@ impl<'a> Screen<'a> {
         let widths = shown.columns.iter().map(|_| Constraint::Fill(1));
         let areas = Layout::horizontal(widths).split(area);
         for (lines, area) in shown.columns.iter().zip(areas.iter()) {
-            let mut lines = lines.clone();
+            let first = self.scroll;
+            let lines = lines.iter().skip(first).take(area.height.into());
+            let mut lines: Vec<_> = lines.cloned().collect();
             for (hunk, start) in shown.hunks.iter().enumerate() {
+                let at = start.checked_sub(first).and_then(|at| lines.get_mut(at));
+                let Some(line) = at else { continue };
                 let marked = self.rows[shown.row].takes(hunk);
-                let line = &mut lines[*start];
                 line.spans
                     .insert(0, Span::raw(if marked { "[x] " } else { "[ ] " }));
                 if self.hunk == Some(hunk) {
                     line.style = line.style.add_modifier(Modifier::REVERSED);
                 }
             }
-            let text = Paragraph::new(lines).block(Block::bordered());
-            frame.render_widget(text.scroll((self.scroll, 0)), *area);
+            let path = &self.change(self.rows[shown.row].at).path;
+            let block = Block::bordered().title(format!(" {path} "));
+            frame.render_widget(Paragraph::new(lines).block(block), *area);
         }
     }
 
@@ -483,6 +494,40 @@ impl<'a> Screen<'a> {
     }
 }
 
+/// The changes, the one that is chosen, and the last line.
+fn panes(area: Rect) -> [Rect; 3] {
+    let [main, bottom] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(area);
+    let halves = [Constraint::Percentage(40), Constraint::Percentage(60)];
+    let [left, right] = Layout::horizontal(halves).areas(main);
+    [left, right, bottom]
+}
+
+/// Lines that fit into a pane of this width: what does not fit is not seen, and would be released all the same.
+fn folded(lines: impl IntoIterator<Item = Line<'static>>, width: u16) -> Vec<Line<'static>> {
+    // Between the two lines of the frame.
+    let width = usize::from(width.saturating_sub(2)).max(1);
+    let mut all = Vec::new();
+    for line in lines {
+        let (mut piece, mut used) = (String::new(), 0);
+        for c in line.spans.iter().flat_map(|span| span.content.chars()) {
+            let text = match c {
+                // A terminal would move on; a widget leaves them out.
+                '\t' => " ".repeat(8 - used % 8),
+                c => c.to_string(),
+            };
+            let cells = Span::raw(text.as_str()).width();
+            if used > 0 && used + cells > width {
+                all.push(Line::styled(std::mem::take(&mut piece), line.style));
+                used = 0;
+            }
+            piece.push_str(&text);
+            used += cells;
+        }
+        all.push(Line::styled(piece, line.style));
+    }
+    all
+}
+
 fn is_dir(change: &Change) -> bool {
     let side = change.new.as_ref().or(change.old.as_ref());
     side.is_some_and(|side| side.kind == EntryKind::Directory)
@@ -501,7 +546,9 @@ fn version(
         Ok(Ok(_)) => {
             let text = harmless(&bytes);
             let lines = text.lines().map(|line| Line::raw(line.to_owned()));
-            [head].into_iter().chain(lines).collect()
+            let cut = bytes.len() as u64 == LONGEST;
+            let cut = cut.then(|| Line::raw("… the rest is not shown"));
+            [head].into_iter().chain(lines).chain(cut).collect()
         }
         Ok(Err(_)) | Err(_) => vec![head, Line::raw("it cannot be read")],
     }

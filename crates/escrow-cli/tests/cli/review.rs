@@ -429,13 +429,15 @@ impl Drop for Tmux {
 
 #[test]
 fn a_review_releases_exactly_what_was_marked_and_shown() {
+    as_user_too();
     let (world, cli) = world();
     let app = world.dir("app");
     write(app.join("both"), "base\n");
     cli.plan("try", "./app", "overlay");
     put(&cli, "try app both", "ours\n");
     put(&cli, "try app new/[x]*", "starred\n");
-    put(&cli, "try app new/y", "other\n");
+    let long = format!("\tother{}end\n", " ".repeat(300));
+    put(&cli, "try app new/y", &long);
     write(app.join("both"), "theirs\n");
     // Without a terminal it is a listing.
     has(&cli.ok("review try"), ["modified  both", "added     new/y"]);
@@ -453,7 +455,14 @@ fn a_review_releases_exactly_what_was_marked_and_shown() {
     screen.tmux(&["send-keys", "j"]);
     screen.shows(["+starred"]);
     screen.tmux(&["send-keys", "Space"]);
-    screen.shows(["[x] A new/[x]*", "1 of 3 marked", "+other"]);
+    // What does not fit into a line is seen in the next.
+    screen.shows([
+        "[x] A new/[x]*",
+        "1 of 3 marked",
+        " new/y ",
+        "+       other",
+        "end",
+    ]);
     screen.tmux(&["send-keys", "r"]);
     screen.shows(["Release 1 of 3 changes?"]);
     // What changes while it is looked at is not released.
