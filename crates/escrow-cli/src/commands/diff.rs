@@ -27,7 +27,7 @@ use crate::ui::{Tone, Ui, count, paint, size};
 /// The digest covers everything that would be released: paths, contents, modes, owners, attributes and link
 /// targets. It is the same for every caller, until something of that changes, and `escrow commit --expect DIGEST`
 /// releases exactly that or nothing. `--name-status`, `--name-only`, `--since`, `--scratch` and paths make none.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(
     override_usage = "escrow diff [OPTIONS] [PLAN] [PATH]...",
     after_help = "Examples:\n  escrow diff try --patch | less\n  escrow diff try src\n  \
@@ -87,19 +87,8 @@ impl DiffArgs {
     pub(super) fn of(plan: &str) -> Self {
         Self {
             words: vec![plan.into()],
-            resource: None,
-            stat: true,
-            all: false,
-            name_status: false,
-            name_only: false,
-            patch: false,
             unified: diff::CONTEXT,
-            binary: false,
-            word_diff: false,
-            find_renames: false,
-            since: None,
-            until: None,
-            scratch: false,
+            ..Self::default()
         }
     }
 

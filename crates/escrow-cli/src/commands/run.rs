@@ -226,39 +226,7 @@ impl RunOptions {
             session.keep_or_drop();
             return Err(error.into());
         }
-        let request = RunRequest {
-            environment,
-            scratch: match (self.scratch, self.no_scratch) {
-                (false, false) => None,
-                (scratch, _) => Some(scratch),
-            },
-            writable: self.writable.clone(),
-            network: self.network.clone(),
-            hide: self
-                .hide
-                .iter()
-                .map(|path| context.directory.join(path))
-                .collect(),
-            show: self
-                .show
-                .iter()
-                .map(|path| context.directory.join(path))
-                .collect(),
-            agent: self.agent.map(AgentArg::agent),
-            limits: Limits {
-                memory: self.memory,
-                pids: self.pids,
-                cpu: self.cpu,
-                disk: self.disk,
-                timeout: self.timeout,
-            },
-            userns: self.allow_userns.then_some(true),
-            output: match ui.is_json() {
-                true => Output::Error,
-                false => Output::Own,
-            },
-            ..RunRequest::new(command, &context.directory)
-        };
+        let request = self.request(command, environment, context, ui);
         let began = jiff::Timestamp::now();
         let ended = match self.unconfined {
             true => context.manager.run_unconfined(&plan, &request),
@@ -304,6 +272,45 @@ impl RunOptions {
         match done {
             Ok(status) => Ok((status, answer)),
             Err(failure) => Err(failure.beside(answer)),
+        }
+    }
+
+    /// How the command is to run.
+    fn request<'a>(
+        &self,
+        command: &[OsString],
+        environment: Vec<(OsString, OsString)>,
+        context: &'a Context,
+        ui: &Ui,
+    ) -> RunRequest<'a> {
+        let absolute = |paths: &[PathBuf]| {
+            let paths = paths.iter().map(|path| context.directory.join(path));
+            paths.collect()
+        };
+        RunRequest {
+            environment,
+            scratch: match (self.scratch, self.no_scratch) {
+                (false, false) => None,
+                (scratch, _) => Some(scratch),
+            },
+            writable: self.writable.clone(),
+            network: self.network.clone(),
+            hide: absolute(&self.hide),
+            show: absolute(&self.show),
+            agent: self.agent.map(AgentArg::agent),
+            limits: Limits {
+                memory: self.memory,
+                pids: self.pids,
+                cpu: self.cpu,
+                disk: self.disk,
+                timeout: self.timeout,
+            },
+            userns: self.allow_userns.then_some(true),
+            output: match ui.is_json() {
+                true => Output::Error,
+                false => Output::Own,
+            },
+            ..RunRequest::new(command, &context.directory)
         }
     }
 

@@ -4,6 +4,7 @@ use clap::Args;
 use escrow::Plan;
 use escrow::manager::{DiskUsage, LeftoverKind, PlanView, StatusReport};
 use escrow::model::PlanId;
+use escrow::model::text::Location;
 use serde_json::{Value, json};
 
 use super::answer::Asker;
@@ -48,54 +49,16 @@ impl StatusArgs {
             true => Some(PlanDiskUsage::measure(context, &status)?),
             false => None,
         };
-        let home = escrow::model::text::Location::from(context.manager.home());
+        let home = Location::from(context.manager.home());
         if ui.is_json() {
-            let disk = |plan: &Plan| disk_fields(disks.as_ref().map(|disks| disks.of(plan)));
-            let plans = status.plans.iter().map(|view| {
+            let mut plans = Vec::new();
+            for view in &status.plans {
                 let mut plan = show::plan(context, view)?;
-                plan["disk"] = disk(&view.plan);
+                plan["disk"] = disk_of(disks.as_ref(), &view.plan);
                 plan["here"] = json!(is_here(view));
-                Ok(plan)
-            });
-            let plans: Result<Vec<Value>, Failure> = plans.collect();
-            let finished = status.over.iter().map(|plan| {
-                json!({
-                    "id": plan.id,
-                    "name": plan.name,
-                    "state": plan.state.as_str(),
-                    "disk": disk(plan),
-                })
-            });
-            let finished: Vec<Value> = finished.collect();
-            let orphans = status.orphans.iter().map(|one| {
-                let path = show::location(&one.path);
-                json!({"kind": one.kind.as_str(), "plan": one.plan, "path": path})
-            });
-            let orphans: Vec<Value> = orphans.collect();
-            let running = status.running.iter().map(|one| {
-                json!({
-                    "action": one.operation.action,
-                    "plan_id": one.operation.plan_id,
-                    "plan": one.plan,
-                    "target": one.operation.target,
-                    "principal": one.operation.principal,
-                    "pid": one.operation.owner.pid,
-                    "since": one.operation.started_at.to_string(),
-                    "state": if one.alive { "running" } else { "interrupted" },
-                })
-            });
-            let running: Vec<Value> = running.collect();
-            let unfinished = status.unfinished.iter().map(|one| json!({"plan": one.plan, "what": one.what.as_str(), "phase": one.phase.as_str()}));
-            let unfinished: Vec<Value> = unfinished.collect();
-            ui.document(&json!({
-                "home": show::location(&home),
-                "plans": plans?,
-                "operations": running,
-                "unfinished": unfinished,
-                "finished": finished,
-                "orphans": orphans,
-                "disk": disk_fields(disks.as_ref().map(|disks| disks.total)),
-            }));
+                plans.push(plan);
+            }
+            ui.document(&document(&status, &home, plans, disks.as_ref()));
             return Ok(());
         }
         ui.verbose(&format!("state is in {home}"));
@@ -126,29 +89,7 @@ impl StatusArgs {
                 "{plans} elsewhere: `escrow status --all` shows them"
             ));
         }
-        for one in &status.running {
-            let operation = &one.operation;
-            let (action, target) = (&operation.action, &operation.target);
-            let plan = one.plan.as_ref().filter(|plan| *plan != target);
-            let plan = plan.map_or_else(String::new, |plan| format!(" in plan {plan}"));
-            let what = format!(
-                "{action} of {target}{plan} by process {}",
-                operation.owner.pid
-            );
-            match one.alive {
-                true => ui.line(&format!("running: {what}")),
-                false => {
-                    ui.line(&format!("{} {what}", paint(Tone::Careful, "interrupted:")));
-                    match &one.plan {
-                        Some(_) if !status.unfinished.is_empty() => {}
-                        Some(plan) => ui.say(&format!(
-                            "  run it again to finish it; `escrow cleanup {plan}` deletes the plan"
-                        )),
-                        None => ui.say("  it belongs to no open plan; the next command that changes something marks it as interrupted"),
-                    }
-                }
-            }
-        }
+        show_running(&status, ui);
         for one in &status.unfinished {
             let word = paint(Tone::Careful, "half way:");
             let (what, plan, phase) = (one.what, &one.plan, one.phase);
@@ -157,6 +98,78 @@ impl StatusArgs {
         }
         show_rest(&status, disks.as_ref(), ui);
         Ok(())
+    }
+}
+
+/// Everything for programs, with the open plans as they are given.
+fn document(
+    status: &StatusReport,
+    home: &Location,
+    plans: Vec<Value>,
+    disks: Option<&PlanDiskUsage>,
+) -> Value {
+    let finished = status.over.iter().map(|plan| {
+        json!({
+            "id": plan.id,
+            "name": plan.name,
+            "state": plan.state.as_str(),
+            "disk": disk_of(disks, plan),
+        })
+    });
+    let orphans = status.orphans.iter().map(|one| {
+        let path = show::location(&one.path);
+        json!({"kind": one.kind.as_str(), "plan": one.plan, "path": path})
+    });
+    let running = status.running.iter().map(|one| {
+        json!({
+            "action": one.operation.action,
+            "plan_id": one.operation.plan_id,
+            "plan": one.plan,
+            "target": one.operation.target,
+            "principal": one.operation.principal,
+            "pid": one.operation.owner.pid,
+            "since": one.operation.started_at.to_string(),
+            "state": if one.alive { "running" } else { "interrupted" },
+        })
+    });
+    let unfinished = status.unfinished.iter().map(
+        |one| json!({"plan": one.plan, "what": one.what.as_str(), "phase": one.phase.as_str()}),
+    );
+    json!({
+        "home": show::location(home),
+        "plans": plans,
+        "operations": running.collect::<Value>(),
+        "unfinished": unfinished.collect::<Value>(),
+        "finished": finished.collect::<Value>(),
+        "orphans": orphans.collect::<Value>(),
+        "disk": disk_fields(disks.map(|disks| disks.total)),
+    })
+}
+
+/// What is being done, and what was interrupted.
+fn show_running(status: &StatusReport, ui: &Ui) {
+    for one in &status.running {
+        let operation = &one.operation;
+        let (action, target) = (&operation.action, &operation.target);
+        let plan = one.plan.as_ref().filter(|plan| *plan != target);
+        let plan = plan.map_or_else(String::new, |plan| format!(" in plan {plan}"));
+        let what = format!(
+            "{action} of {target}{plan} by process {}",
+            operation.owner.pid
+        );
+        match one.alive {
+            true => ui.line(&format!("running: {what}")),
+            false => {
+                ui.line(&format!("{} {what}", paint(Tone::Careful, "interrupted:")));
+                match &one.plan {
+                    Some(_) if !status.unfinished.is_empty() => {}
+                    Some(plan) => ui.say(&format!(
+                        "  run it again to finish it; `escrow cleanup {plan}` deletes the plan"
+                    )),
+                    None => ui.say("  it belongs to no open plan; the next command that changes something marks it as interrupted"),
+                }
+            }
+        }
     }
 }
 
@@ -223,6 +236,11 @@ impl PlanDiskUsage {
     }
 }
 
+/// What a plan takes on disk, if that was measured.
+fn disk_of(disks: Option<&PlanDiskUsage>, plan: &Plan) -> Value {
+    disk_fields(disks.map(|disks| disks.of(plan)))
+}
+
 pub(super) fn disk_fields(disk: Option<DiskUsage>) -> Value {
     let fields = |disk: DiskUsage| {
         json!({
@@ -245,7 +263,7 @@ pub(super) fn disk_words(disk: DiskUsage) -> String {
     );
     if disk.unread > 0 {
         let unread = count(disk.unread, "directory", "directories");
-        words.push_str(&format!("; {unread} directories could not be read"));
+        words.push_str(&format!("; {unread} could not be read"));
     }
     words
 }
