@@ -352,6 +352,7 @@ struct PassedOn;
 
 /// The signals that are passed on to a command, each readable when it comes.
 fn watch_signals() -> std::io::Result<(Vec<(i32, OwnedFd)>, PassedOn)> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use signal_hook::consts::{
         SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
     };
@@ -359,10 +360,11 @@ fn watch_signals() -> std::io::Result<(Vec<(i32, OwnedFd)>, PassedOn)> {
     for signal in [
         SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH,
     ] {
-        let (read, write) = std::os::unix::net::UnixStream::pair()?;
-        read.set_nonblocking(true)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let (read, write) = pair?;
         signal_hook::low_level::pipe::register(signal, write)?;
-        all.push((signal, OwnedFd::from(read)));
+        all.push((signal, read));
     }
     PASSED_ON.store(true, Ordering::SeqCst);
     Ok((all, PassedOn))

@@ -61,7 +61,7 @@ pub fn subordinate_groups(uid: u32) -> Vec<IdRange> {
 }
 
 fn read(path: &str) -> String {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(4096);
     let file = std::fs::File::open(Path::new(path));
     let read = file.and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
     match read {

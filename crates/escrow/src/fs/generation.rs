@@ -71,7 +71,7 @@ impl Generation {
             Err(error) if error.is_absent() => return Ok(None),
             file => file?.0,
         };
-        let mut text = String::new();
+        let mut text = String::with_capacity(4096);
         let read = file.take(4096).read_to_string(&mut text);
         let why = "it is damaged; remove it to use the state as it is";
         match read.ok().and_then(|_| Self::parse(&text)) {

@@ -187,7 +187,7 @@ fn content(path: &Path, opened: OwnedFd, meta: &Meta, most: u64) -> Result<Vec<u
 }
 
 fn limited(path: &Path, opened: OwnedFd, most: u64) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(4096);
     let read = File::from(opened).take(most + 1).read_to_end(&mut bytes);
     read.map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);

@@ -3,8 +3,10 @@
 //! Each directory is opened by its path from the root in one call, so no chain of handles is
 //! held: the number of open files depends on the number of threads, not on the tree.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
@@ -95,6 +97,9 @@ where
     }
 }
 
+/// A walk that is over by then needs no threads: to start them takes more than a hundred calls.
+const ALONE: Duration = Duration::from_millis(5);
+
 struct TreeWalk<F, E> {
     visit: F,
     stopped: AtomicBool,
@@ -133,12 +138,26 @@ where
     E: Send,
     F: Fn(&ResourcePath, S) -> Result<NextDirs<S>, E> + Sync,
 {
+    let (began, mut waiting) = (Instant::now(), VecDeque::new());
+    waiting.push_back((ResourcePath::root(), state));
+    while began.elapsed() < ALONE {
+        let Some((path, state)) = waiting.pop_front() else {
+            return Ok(());
+        };
+        let children = visit(&path, state)?.into_iter();
+        waiting.extend(children.map(|(name, state)| (path.join(&name), state)));
+    }
     let walk = TreeWalk {
         visit,
         stopped: AtomicBool::new(false),
         failure: Shared::new(None),
     };
-    pool().scope(|scope| walk.step(scope, ResourcePath::root(), state));
+    pool().scope(|scope| {
+        for (path, state) in waiting {
+            let walk = &walk;
+            scope.spawn(move |scope| walk.step(scope, path, state));
+        }
+    });
     walk.failure.into_inner().map_or(Ok(()), Err)
 }
 
