@@ -123,20 +123,17 @@ impl Manager {
         plan: Option<PlanId>,
         target: &'a str,
     ) -> Result<OperationSubject<'a>> {
-        let mut sandboxes = match plan {
-            Some(plan) => self.store.sandboxes(Some(plan))?,
+        let mut members = match plan {
+            Some(plan) => self.store.plan_members(plan)?,
             None => Vec::new(),
         };
         // A plan that was committed has only those that are gone.
-        let live = |one: &SandboxRecord| one.state != SandboxState::CleanedUp;
-        if sandboxes.iter().any(live) {
-            sandboxes.retain(live);
+        let live = |(one, _): &(SandboxRecord, _)| one.state != SandboxState::CleanedUp;
+        if members.iter().any(live) {
+            members.retain(live);
         }
-        let mut resources = Vec::new();
-        for sandbox in sandboxes {
-            let resource = self.store.resource(sandbox.reference.resource_id)?;
-            resources.extend(resource.map(|one| one.name));
-        }
+        let names = members.into_iter().map(|(_, resource)| resource.name);
+        let mut resources: Vec<String> = names.collect();
         resources.dedup();
         Ok(OperationSubject {
             action,

@@ -96,12 +96,6 @@ impl Manager {
                     view.resource.name
                 ));
             }
-            if let Err(error) = self.release_checkpoints(plan, paused.is_none()) {
-                let why = chain(&error);
-                self.notice(format!(
-                    "what earlier checkpoints left could not be removed: {why}"
-                ));
-            }
             Ok(kept)
         })
     }
@@ -208,7 +202,7 @@ impl Manager {
     ) -> Result<Checkpoint> {
         let views = self.live_sandboxes(plan)?;
         check_readable(plan, &views)?;
-        let last = self.store.checkpoints(plan.id)?.pop();
+        let last = self.store.last_checkpoint(plan.id)?;
         let sessions = self.sessions(plan, &views, in_use)?;
         let kept = self.snapshot_each(&views, sessions, (last.as_ref(), stays), observer);
         let snapshots = match kept {

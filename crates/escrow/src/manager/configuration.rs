@@ -31,6 +31,8 @@ pub(super) struct ConfigState {
     /// What counts where no plan is concerned.
     pub(super) general: Arc<EffectiveConfig>,
     plans: Mutex<HashMap<PlanId, Arc<EffectiveConfig>>>,
+    /// Where plans were made, which stays.
+    directories: Mutex<HashMap<PlanId, Location>>,
     /// Which keys of which files were reported to the caller; of a file as a whole, with an empty key.
     told: Mutex<HashSet<(Location, String)>>,
 }
@@ -73,6 +75,7 @@ impl ConfigState {
             loaded,
             general: Arc::new(general),
             plans: Mutex::default(),
+            directories: Mutex::default(),
             told: Mutex::default(),
         })
     }
@@ -127,15 +130,25 @@ impl Manager {
         if let Some(effective) = self.configured.plans().get(&plan) {
             return Ok(Arc::clone(effective));
         }
-        self.settle_plan(plan, &self.own_levels(plan)?, &self.resources_of(plan)?)
+        let resources = self.resources_of(plan)?;
+        self.settle_plan(plan, &self.own_levels(plan, &resources)?, &resources)
+    }
+
+    /// Where a plan was made; none while it is being made.
+    pub(super) fn directory_of(&self, plan: PlanId) -> Result<Option<Location>> {
+        let known = self.configured.directories.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if let Some(directory) = known.get(&plan) {
+            return Ok(Some(directory.clone()));
+        }
+        let stored = self.store.plan(plan)?.map(|plan| plan.directory);
+        known.extend(stored.clone().map(|directory| (plan, directory)));
+        Ok(stored)
     }
 
     fn resources_of(&self, plan: PlanId) -> Result<Vec<Resource>> {
-        let mut resources = Vec::new();
-        for sandbox in self.store.sandboxes(Some(plan))? {
-            resources.extend(self.store.resource(sandbox.reference.resource_id)?);
-        }
-        Ok(resources)
+        let members = self.store.plan_members(plan)?.into_iter();
+        Ok(members.map(|(_, resource)| resource).collect())
     }
 
     /// Decides what counts for a plan with these resources, for as long as this manager lives.
@@ -185,20 +198,21 @@ impl Manager {
     /// Counts the project of one more resource of a plan.
     pub(super) fn settle_with(&self, plan: PlanId, resource: &Resource) -> Result<()> {
         let mut resources = self.resources_of(plan)?;
+        let own = self.own_levels(plan, &resources)?;
         resources.push(resource.clone());
-        self.settle_plan(plan, &self.own_levels(plan)?, &resources)?;
+        self.settle_plan(plan, &own, &resources)?;
         Ok(())
     }
 
     /// What a plan is bound to as it was then and as it is now, each with whether all of it counts.
-    fn own_levels(&self, plan: PlanId) -> Result<Vec<(ConfigLevel, bool)>> {
+    fn own_levels(&self, plan: PlanId, resources: &[Resource]) -> Result<Vec<(ConfigLevel, bool)>> {
         if let Some(bound) = self.store.plan_config(plan)? {
             return self.bound_levels(&bound);
         }
-        let resources = self.resources_of(plan)?;
-        let plan = self.store.plan(plan)?;
-        let places = resources.first().and_then(Resource::root).into_iter();
-        for place in places.chain(plan.iter().map(|plan| plan.directory.as_path())) {
+        let first = resources.first().and_then(Resource::root);
+        let made = self.directory_of(plan)?;
+        let made = made.as_ref().map(|made| made.as_path());
+        for place in first.into_iter().chain(made.filter(|_| made != first)) {
             match self.search(place, &[]) {
                 Ok(None) => {}
                 Ok(Some(level)) => {
@@ -362,11 +376,11 @@ impl Manager {
     /// Refuses a commit where what the user trusted does not count any more, and it or what stands there now has
     /// `validate`: no process switches a validation off by changing, removing or covering the file.
     fn check_validations(&self, plan: &Plan) -> Result<()> {
-        let own = self.own_levels(plan.id)?;
+        let resources = self.resources_of(plan.id)?;
+        let own = self.own_levels(plan.id, &resources)?;
         if !own.is_empty() && own.iter().all(|(_, trusted)| *trusted) {
             return Ok(());
         }
-        let resources = self.resources_of(plan.id)?;
         let first = resources.first().and_then(Resource::root);
         let current = own.last().map(|(level, _)| &level.file);
         let near = current.unwrap_or(&plan.directory);

@@ -33,13 +33,9 @@ pub struct SandboxCreation {
 impl Manager {
     /// Every sandbox of a plan, those that were cleaned up among them.
     pub(super) fn all_sandboxes(&self, plan: &Plan) -> Result<Vec<SandboxView>> {
-        let mut views = Vec::new();
-        for sandbox in self.store.sandboxes(Some(plan.id))? {
-            let id = sandbox.reference.resource_id;
-            let resource = self.store.resource(id)?.ok_or_else(|| unknown(id))?;
-            views.push(SandboxView { sandbox, resource });
-        }
-        Ok(views)
+        let members = self.store.plan_members(plan.id)?.into_iter();
+        let view = |(sandbox, resource)| SandboxView { sandbox, resource };
+        Ok(members.map(view).collect())
     }
 
     /// The sandboxes of a plan that are still there.

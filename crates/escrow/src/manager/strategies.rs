@@ -88,10 +88,10 @@ impl Manager {
     /// The strategies that count for a plan, as the configuration that it was made under declares them.
     pub(super) fn registry_of(&self, plan: PlanId) -> Result<&Registry> {
         let effective = self.effective(Some(plan))?;
-        let stored = self.store.plan(plan)?;
-        let stored = stored.as_ref().map(|plan| plan.directory.as_path());
+        let stored = self.directory_of(plan)?;
         // One that is being made is that of the current directory.
-        let directory = stored.or(self.options.sources.directory.as_deref());
+        let here = self.options.sources.directory.as_deref();
+        let directory = stored.as_ref().map(|stored| stored.as_path()).or(here);
         let key = RegistryKey::new(&effective, directory);
         if key == self.general.key {
             return Ok(&self.general.registry);

@@ -4,7 +4,7 @@ use rusqlite::params;
 
 use super::rows::{Checkpoint, RenewedSnapshot};
 use super::sqlite::{Result, Store, time};
-use crate::model::{CheckpointId, PlanId};
+use crate::model::{CheckpointId, PlanId, SandboxId};
 
 impl Store {
     /// Notes a checkpoint with all its members, at once.
@@ -39,28 +39,45 @@ impl Store {
 
     /// The checkpoints of a plan, oldest first.
     pub(crate) fn checkpoints(&self, plan: PlanId) -> Result<Vec<Checkpoint>> {
-        let mut found = self.all(
-            "SELECT id, plan_id, label, reason, created_at FROM checkpoint
-             WHERE plan_id = ?1 ORDER BY seq",
-            params![plan],
-            |row| {
-                Ok(Checkpoint {
-                    id: row.get(0)?,
-                    plan_id: row.get(1)?,
-                    label: row.get(2)?,
-                    reason: row.get(3)?,
-                    created_at: time(row, 4)?,
-                    snapshots: Vec::new(),
-                })
-            },
-        )?;
-        for checkpoint in &mut found {
-            checkpoint.snapshots = self.all(
-                "SELECT sandbox_id, moment FROM checkpoint_member
-                 WHERE checkpoint_id = ?1 ORDER BY sandbox_id",
-                params![checkpoint.id],
-                |row| Ok((row.get(0)?, self.found_text(row.get(1)?))),
-            )?;
+        self.checkpoints_from(plan, "0")
+    }
+
+    /// The newest checkpoint of a plan.
+    pub(crate) fn last_checkpoint(&self, plan: PlanId) -> Result<Option<Checkpoint>> {
+        let newest = "(SELECT max(seq) FROM checkpoint WHERE plan_id = ?1)";
+        Ok(self.checkpoints_from(plan, newest)?.pop())
+    }
+
+    fn checkpoints_from(&self, plan: PlanId, first: &str) -> Result<Vec<Checkpoint>> {
+        let query = format!(
+            "SELECT id, plan_id, label, reason, created_at, sandbox_id, moment
+             FROM checkpoint LEFT JOIN checkpoint_member ON checkpoint_id = id
+             WHERE plan_id = ?1 AND seq >= {first} ORDER BY seq, sandbox_id"
+        );
+        let rows = self.all(&query, params![plan], |row| {
+            let checkpoint = Checkpoint {
+                id: row.get(0)?,
+                plan_id: row.get(1)?,
+                label: row.get(2)?,
+                reason: row.get(3)?,
+                created_at: time(row, 4)?,
+                snapshots: Vec::new(),
+            };
+            let sandbox: Option<SandboxId> = row.get(5)?;
+            let member = match sandbox {
+                Some(sandbox) => Some((sandbox, self.found_text(row.get(6)?))),
+                None => None,
+            };
+            Ok((checkpoint, member))
+        })?;
+        let mut found: Vec<Checkpoint> = Vec::new();
+        for (checkpoint, member) in rows {
+            if found.last().is_none_or(|last| last.id != checkpoint.id) {
+                found.push(checkpoint);
+            }
+            if let Some(last) = found.last_mut() {
+                last.snapshots.extend(member);
+            }
         }
         Ok(found)
     }

@@ -125,6 +125,29 @@ pub struct Store {
     home: Dir,
 }
 
+/// The columns of a resource, and of a sandbox.
+const RESOURCE: &str =
+    "resource.id, resource.name, resource.type, resource.location, resource.parent,
+    resource.strategy, resource.created_at, resource.named, resource.shape";
+const SANDBOX: &str = "sandbox.id, sandbox.plan_id, sandbox.resource_id, sandbox.requested,
+    sandbox.strategy, sandbox.state, sandbox.area, sandbox.metadata, sandbox.message,
+    sandbox.warnings, sandbox.created_at, sandbox.reasons";
+
+/// The resource that the columns from `at` on say.
+fn found_resource(row: &Row<'_>, at: usize) -> rusqlite::Result<Resource> {
+    Ok(Resource {
+        id: row.get(at)?,
+        name: row.get(at + 1)?,
+        kind: row.get(at + 2)?,
+        at: row.get(at + 3)?,
+        parent: row.get(at + 4)?,
+        strategy: row.get(at + 5)?,
+        created_at: time(row, at + 6)?,
+        named: row.get(at + 7)?,
+        shape: row.get(at + 8)?,
+    })
+}
+
 impl Store {
     /// Opens the store at `path`, which is made where it is missing, and brings it to the present version. One that
     /// lost records of areas is refused, and left as it is.
@@ -379,23 +402,8 @@ impl Store {
     }
 
     fn resources_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<Resource>> {
-        let query = format!(
-            "SELECT id, name, type, location, parent, strategy, created_at, named, shape
-             FROM resource WHERE {which} ORDER BY seq"
-        );
-        self.all(&query, params, |row| {
-            Ok(Resource {
-                id: row.get(0)?,
-                name: row.get(1)?,
-                kind: row.get(2)?,
-                at: row.get(3)?,
-                parent: row.get(4)?,
-                strategy: row.get(5)?,
-                created_at: time(row, 6)?,
-                named: row.get(7)?,
-                shape: row.get(8)?,
-            })
-        })
+        let query = format!("SELECT {RESOURCE} FROM resource WHERE {which} ORDER BY seq");
+        self.all(&query, params, |row| found_resource(row, 0))
     }
 
     /// Forgets a resource that no live sandbox uses; with `unnamed_only`, only one that the user did not name.
@@ -448,34 +456,45 @@ impl Store {
         self.sandboxes_where("?1 IS NULL OR plan_id = ?1", params![plan])
     }
 
+    /// The sandboxes of a plan, oldest first, each with its resource.
+    pub(crate) fn plan_members(&self, plan: PlanId) -> Result<Vec<(SandboxRecord, Resource)>> {
+        let query = format!(
+            "SELECT {SANDBOX}, {RESOURCE} FROM sandbox
+             LEFT JOIN resource ON resource.id = sandbox.resource_id
+             WHERE sandbox.plan_id = ?1 ORDER BY sandbox.seq"
+        );
+        self.all(&query, params![plan], |row| {
+            Ok((self.found_sandbox(row)?, found_resource(row, 12)?))
+        })
+    }
+
     /// One sandbox.
     pub(crate) fn sandbox(&self, id: SandboxId) -> Result<Option<SandboxRecord>> {
         Ok(self.sandboxes_where("id = ?1", params![id])?.pop())
     }
 
     fn sandboxes_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<SandboxRecord>> {
-        let query = format!(
-            "SELECT id, plan_id, resource_id, requested, strategy, state, area, metadata,
-                    message, warnings, created_at, reasons
-             FROM sandbox WHERE {which} ORDER BY seq"
-        );
-        self.all(&query, params, |row| {
-            Ok(SandboxRecord {
-                id: row.get(0)?,
-                reference: SandboxRef {
-                    plan_id: row.get(1)?,
-                    resource_id: row.get(2)?,
-                    strategy_name: row.get(4)?,
-                    metadata: self.found_json(json(row, 7)?),
-                },
-                requested: row.get(3)?,
-                state: row.get(5)?,
-                area: self.found_location(row.get(6)?),
-                message: row.get(8)?,
-                warnings: json(row, 9)?,
-                created_at: time(row, 10)?,
-                reasons: json(row, 11)?,
-            })
+        let query = format!("SELECT {SANDBOX} FROM sandbox WHERE {which} ORDER BY seq");
+        self.all(&query, params, |row| self.found_sandbox(row))
+    }
+
+    /// The sandbox that the first twelve columns say.
+    fn found_sandbox(&self, row: &Row<'_>) -> rusqlite::Result<SandboxRecord> {
+        Ok(SandboxRecord {
+            id: row.get(0)?,
+            reference: SandboxRef {
+                plan_id: row.get(1)?,
+                resource_id: row.get(2)?,
+                strategy_name: row.get(4)?,
+                metadata: self.found_json(json(row, 7)?),
+            },
+            requested: row.get(3)?,
+            state: row.get(5)?,
+            area: self.found_location(row.get(6)?),
+            message: row.get(8)?,
+            warnings: json(row, 9)?,
+            created_at: time(row, 10)?,
+            reasons: json(row, 11)?,
         })
     }
 
