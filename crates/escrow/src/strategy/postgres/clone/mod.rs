@@ -35,14 +35,13 @@ use super::super::{
     Outcome, Probe, RollbackReport, Sandbox, Session, Strategy, Target, tree, unsupported,
 };
 use super::connect::{Connection, PgError, literal};
-use super::control::HolderSpec;
+use super::control::{HolderSpec, Request, ask};
 use super::location::Server;
 use super::{HeldMetadata, HeldTransaction, Host, SharedHost, end_holder, failed, major, start};
 use crate::event::Observer;
 use crate::fs::{Dir, atomic_file, owned};
 use crate::model::text::Location;
 use crate::model::{Conflict, PlanId, ResourceId, SandboxRef};
-use crate::strategy::holder::identity;
 
 const NAME: &str = "snapshot";
 
@@ -151,10 +150,13 @@ impl Clones {
     }
 }
 
-/// Starts a process that passes clients on to a clone.
-fn start_passing(host: &Host, databases: &Databases, area: &Location, part: &str) -> Result<()> {
+/// Has a process pass clients on to the clone, if none does. It keeps nothing, and ends with the sandbox.
+fn serve(host: &Host, databases: &Databases, area: &Location) -> Result<()> {
+    if ask(area.as_path(), &Request::Status).is_ok() {
+        return Ok(());
+    }
     let spec = HolderSpec {
-        server: databases.at(part),
+        server: databases.at(WORK),
         password: databases.original.password.clone(),
         area: area.as_path().to_owned(),
         passes: Some(databases.original.server.database.clone()),
@@ -274,7 +276,6 @@ impl Strategy for Clones {
         databases.copy(&mut admin, &from, WORK)?;
         drop(admin);
         atomic_file::create(&dir, definitions_of(BASE).as_bytes(), &definitions)?;
-        start_passing(&host, &databases, &held.area, WORK)?;
         let warnings = match held.prepares {
             true => Vec::new(),
             false => vec![super::control::NOT_PREPARED.to_owned()],
@@ -300,9 +301,6 @@ impl Strategy for Clones {
         let databases = Databases::new(&host, &metadata.held.server, plan, resource);
         if session != Session::Shared {
             check_original(&databases.original, &metadata.original)?;
-        }
-        if !is_served(metadata.held.area.as_path()) {
-            start_passing(&host, &databases, &metadata.held.area, WORK)?;
         }
         let ids = (plan, resource);
         Ok(Box::new(CloneSession::new(metadata, databases, host, ids)))
@@ -419,11 +417,6 @@ impl Strategy for Clones {
 fn begun(area: &Path) -> Option<(Server, Location)> {
     let text = owned::read_named(&area.join(CLONES), MOST).ok()?;
     Some((serde_json::from_slice(&text).ok()?, Location::from(area)))
-}
-
-/// Whether the process that passes clients on is there.
-fn is_served(area: &Path) -> bool {
-    identity(area).is_some() && super::control::ask(area, &super::control::Request::Status).is_ok()
 }
 
 fn version_of(connection: &Connection) -> u32 {

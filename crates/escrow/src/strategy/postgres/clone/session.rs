@@ -20,7 +20,7 @@ use super::programs::Programs;
 use super::release::{misfit, theirs};
 use super::rows::{self, Changed, Rows};
 use super::schema::{Ddl, Schema, alters, ddl};
-use super::{CloneMetadata, MOST, RELEASE, RestoreIntent, check_original, definitions_of};
+use super::{CloneMetadata, MOST, RELEASE, RestoreIntent, check_original, definitions_of, serve};
 use crate::event::Observer;
 use crate::fs::{Dir, atomic_file, owned, remove};
 use crate::model::digest::VersionDigests;
@@ -33,8 +33,7 @@ const SHAPE: &str = "shape";
 pub(super) struct CloneSession {
     metadata: CloneMetadata,
     databases: Databases,
-    /// A client of the sandbox, as any other is.
-    inside: HeldSession,
+    client: HeldSession,
     plan: PlanId,
     resource: ResourceId,
 }
@@ -93,7 +92,7 @@ impl CloneSession {
         host: Host,
         (plan, resource): (PlanId, ResourceId),
     ) -> Self {
-        let inside = HeldSession {
+        let client = HeldSession {
             metadata: metadata.held.clone(),
             gid: String::new(),
             host,
@@ -101,10 +100,16 @@ impl CloneSession {
         Self {
             metadata,
             databases,
-            inside,
+            client,
             plan,
             resource,
         }
+    }
+
+    /// A client of the sandbox, as any other is.
+    fn inside(&self) -> Result<&HeldSession> {
+        serve(&self.client.host, &self.databases, &self.metadata.held.area)?;
+        Ok(&self.client)
     }
 
     fn programs(&self) -> Programs<'_> {
@@ -409,15 +414,15 @@ fn large_objects(connection: &mut Connection) -> PgResult<Vec<Option<String>>> {
 
 impl Sandbox for CloneSession {
     fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        self.inside.read(path)
+        self.inside()?.read(path)
     }
 
     fn write(&self, path: &ResourcePath, bytes: &mut dyn Read) -> Result<Change> {
-        self.inside.write(path, bytes)
+        self.inside()?.write(path, bytes)
     }
 
     fn query(&self, statement: &str, read_only: bool) -> Result<QueryResult> {
-        self.inside.query(statement, read_only)
+        self.inside()?.query(statement, read_only)
     }
 
     fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
@@ -553,6 +558,6 @@ impl Sandbox for CloneSession {
     }
 
     fn access(&self) -> Result<Access> {
-        self.inside.access()
+        self.inside()?.access()
     }
 }
