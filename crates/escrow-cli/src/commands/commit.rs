@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use escrow::commit::{CommitPreview, CommitTerms, MemberPreview, check_expected};
 use escrow::diff::ChangeSummary;
 use escrow::error::{Error, Kind};
-use escrow::manager::CommitRequest;
+use escrow::manager::{CommitReport, CommitRequest};
 use escrow::model::text::escape;
 use escrow::model::{Expected, PlanDigest, WholeDirs};
 use escrow::policy::select::{ReleasePattern, ReleaseSelection};
@@ -167,9 +167,7 @@ impl CommitArgs {
         let released = manager.commit_part(&plan, &request, select, &progress);
         let released = released.map_err(failed)?;
         drop(progress);
-        for (resource, why) in &released.left {
-            ui.warn(&format!("{resource}: committed; cleanup incomplete: {why}"));
-        }
+        warn_left(&released, ui);
         let log_head = manager.log_head()?;
         if ui.is_json() {
             let mut document = document(&plan.name, &released.preview, true);
@@ -180,22 +178,34 @@ impl CommitArgs {
             return Ok(());
         }
         show_report(&released.preview, terms, ui, true);
-        let members = released.preview.members.iter();
-        let mut changed = members.filter(|member| !member.diff.is_empty()).peekable();
-        let changes = changed.peek().is_some();
-        let undoable = changes && changed.all(|member| member.undoable);
-        if self.live {
-            ui.say(&format!("the plan {} stays open", plan.name));
-        } else if released.preview.left() > 0 {
-            ui.say(&format!("`escrow commit {}` releases the rest", plan.name));
-        }
-        if changes {
-            ui.say(&format!("log: {log_head}"));
-        }
-        if undoable {
-            ui.say(&format!("undo with `escrow undo {}`", plan.name));
-        }
+        show_next(&plan.name, &released, self.live, &log_head, ui);
         Ok(())
+    }
+}
+
+/// Says which sandboxes could not be removed.
+pub(super) fn warn_left(released: &CommitReport, ui: &Ui) {
+    for (resource, why) in &released.left {
+        ui.warn(&format!("{resource}: committed; cleanup incomplete: {why}"));
+    }
+}
+
+/// Where the log ends after a release, and what can be done next.
+pub(super) fn show_next(plan: &str, released: &CommitReport, live: bool, log_head: &str, ui: &Ui) {
+    let members = released.preview.members.iter();
+    let mut changed = members.filter(|member| !member.diff.is_empty()).peekable();
+    let changes = changed.peek().is_some();
+    let undoable = changes && changed.all(|member| member.undoable);
+    if live {
+        ui.say(&format!("the plan {plan} stays open"));
+    } else if released.preview.left() > 0 {
+        ui.say(&format!("`escrow commit {plan}` releases the rest"));
+    }
+    if changes {
+        ui.say(&format!("log: {log_head}"));
+    }
+    if undoable {
+        ui.say(&format!("undo with `escrow undo {plan}`"));
     }
 }
 

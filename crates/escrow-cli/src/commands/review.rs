@@ -21,7 +21,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, List, ListItem, ListState, Paragraph};
 
-use super::commit::{OnConflictArg, show_report};
+use super::commit::{OnConflictArg, show_next, show_report, warn_left};
 use super::diff::DiffArgs;
 use crate::context::{self, Context};
 use crate::error::Failure;
@@ -486,10 +486,9 @@ impl<'a> Screen<'a> {
         drop(progress);
         let released = released.map_err(failed)?;
         self.context.tell_notices(ui);
-        for (resource, why) in &released.left {
-            ui.warn(&format!("{resource}: committed; cleanup incomplete: {why}"));
-        }
+        warn_left(&released, ui);
         show_report(&released.preview, self.terms, ui, true);
+        show_next(&plan.name, &released, false, &manager.log_head()?, ui);
         Ok(())
     }
 }
