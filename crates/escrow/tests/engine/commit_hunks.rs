@@ -14,7 +14,7 @@ use escrow_testkit::signature::{Ignore, differences, signature};
 
 use crate::commit_support::{OURS, PLAIN, assert_shares_nothing, request, told};
 use crate::overlay::original;
-use crate::support::{ISOLATING, Sandboxed, plan_of};
+use crate::support::{Sandboxed, plan_of};
 
 /// A text with four places that differ: one begins it, one is replaced, one goes, one has the end without a line feed.
 /// `new` says of which the sandbox's version is taken.
@@ -87,12 +87,12 @@ fn begun(world: &World, strategy: &str) -> Sandboxed {
 // rules C1, C6, F8
 #[test]
 fn any_hunks_of_a_file_are_released_and_exactly_the_others_stay() {
-    for strategy in ISOLATING {
+    for strategy in ["filesystem_copy", "overlay"] {
         let world = World::new();
         let sandbox = begun(&world, strategy);
         let f = sandbox.original.join("f");
         let before = signature(&sandbox.original);
-        for some in [0b0001, 0b0010, 0b0100, 0b1000, 0b1001, 0b0110, 0b0111] {
+        for some in [0b0001, 0b0110, 0b1000, 0b1011] {
             let when = format!("{strategy}: {some:04b}");
             let hunks = sandbox.hunks();
             assert_eq!(hunks.texts.len(), 4, "{when}");
@@ -138,7 +138,7 @@ fn any_hunks_of_a_file_are_released_and_exactly_the_others_stay() {
 // rules C5, C15
 #[test]
 fn hunks_are_released_only_of_what_they_were_chosen_from() {
-    for strategy in ISOLATING {
+    for strategy in ["filesystem_copy", "overlay"] {
         let cases = [
             ("echo later >> f", "", Kind::Conflict),
             ("", "echo later >> f", Kind::Conflict),
