@@ -33,7 +33,7 @@ impl Bench {
         let fresh_fs = is_root().then(|| fresh_fs(quick));
         let world = match &fresh_fs {
             Some(fs) => World::under(fs.path()),
-            None => World::new(),
+            None => World::on_disk(),
         };
         spread(world.path());
         Self {
@@ -175,7 +175,7 @@ fn fresh_fs(quick: bool) -> LoopFs {
     };
     // Nothing is left for the kernel to initialise while times are taken.
     let args = ["-N", inodes, "-E", "nodiscard,lazy_itable_init=0"];
-    LoopFs::with_mkfs_args(Fs::Ext4, gib * 1024, &args).expect("only root gets here")
+    LoopFs::on_disk(Fs::Ext4, gib * 1024, &args).expect("only root gets here")
 }
 
 /// Where there is no new file system: asks ext4 to give each directory made in `path` a region of its own. For the same

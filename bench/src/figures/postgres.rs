@@ -31,7 +31,7 @@ pub(crate) fn figures(bench: &Bench) -> Section {
         pgbench(&["-i", "-q", "-s", "5"], url);
     }
     // Paths of sockets are short.
-    let world = World::new();
+    let world = World::on_disk();
     let cli = bench.escrow("postgres").cli;
     let cli = cli.env("ESCROW_HOME", world.dir("h"));
     cli.ok(["plan", "create", "p", "--resource", original.as_str()]);

@@ -219,7 +219,7 @@ impl Cli {
                     chown_tree(Path::new(value));
                 }
             }
-            let world = World::new();
+            let world = World::on_disk();
             self.binary = copy_executable(&self.binary, world.path());
             self.user = Some(Arc::new(world));
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::namespace::own_mounts;
 use crate::process;
 use crate::skip::require_root;
-use crate::world::World;
+use crate::world::{World, memory};
 
 /// The kinds of file system that can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,39 +69,26 @@ pub struct LoopFs {
 }
 
 impl LoopFs {
-    /// Makes and mounts a file system of at least `size_mib` (more where the kind cannot be so small); the image is
-    /// sparse. None, after recording the skip, for an ordinary user.
+    /// Makes and mounts a file system of at least `size_mib` (more where the kind cannot be so small). The image is
+    /// sparse, and in memory if there is room: its syncs are quick, and so are power cuts. None, after recording the skip, for an ordinary user.
     pub fn new(kind: Fs, size_mib: u64) -> Option<Self> {
         Self::with_mkfs_args(kind, size_mib, &[])
     }
 
     /// [`LoopFs::new`] with more arguments for mkfs, such as `-N 32` for an ext4 that soon has no more inodes.
-    pub fn with_mkfs_args(kind: Fs, size_mib: u64, args: &[&str]) -> Option<Self> {
-        Self::make(kind, size_mib, args, &std::env::temp_dir())
-    }
-
-    /// [`LoopFs::new`] with the image in memory, if there is room: its syncs are quick, and so are power cuts.
-    pub fn in_memory(kind: Fs, size_mib: u64) -> Option<Self> {
-        Self::in_memory_with_mkfs_args(kind, size_mib, &[])
-    }
-
-    /// [`LoopFs::in_memory`] with more arguments for mkfs, such as `-b 1024` for an ext4 with small blocks.
-    pub fn in_memory_with_mkfs_args(kind: Fs, size_mib: u64, more: &[&str]) -> Option<Self> {
-        let memory = Path::new("/dev/shm");
+    pub fn with_mkfs_args(kind: Fs, size_mib: u64, more: &[&str]) -> Option<Self> {
         let room = 2 * size_mib.max(kind.minimum_mib()) * 1024 * 1024;
-        let base = if rustix::fs::statvfs(memory)
-            .is_ok_and(|stat| stat.f_bavail * stat.f_frsize >= room)
-        {
-            memory.to_owned()
-        } else {
-            std::env::temp_dir()
-        };
         // Otherwise the kernel goes on with mkfs's work after the mount.
         let args: &[&str] = match kind {
             Fs::Ext4 => &["-E", "lazy_itable_init=0"],
             Fs::Xfs | Fs::Btrfs => &[],
         };
-        Self::make(kind, size_mib, &[args, more].concat(), &base)
+        Self::make(kind, size_mib, &[args, more].concat(), &memory(room))
+    }
+
+    /// [`LoopFs::with_mkfs_args`] with the image on a disk, to measure.
+    pub fn on_disk(kind: Fs, size_mib: u64, args: &[&str]) -> Option<Self> {
+        Self::make(kind, size_mib, args, &std::env::temp_dir())
     }
 
     fn make(kind: Fs, size_mib: u64, args: &[&str], base: &Path) -> Option<Self> {

@@ -58,7 +58,7 @@ fn ordinary(name: &str) -> Command {
 impl Postgres {
     /// A server in which transactions can be prepared, or not.
     pub fn start(two_phase: bool) -> Self {
-        let world = World::new();
+        let world = World::on_disk();
         let data = world.dir("pg");
         if is_root() {
             let own = std::os::unix::fs::chown(&data, Some(NOBODY), Some(NOBODY));

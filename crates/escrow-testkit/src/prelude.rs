@@ -21,5 +21,5 @@ pub use crate::stepper::{Run, SYNCS, Step, require_stepper};
 pub use crate::user::{GID, UID};
 pub use crate::{
     Cli, Disk, Fault, Fs, LoopFs, Mounted, Outcome, OverlayMount, Stepper, Terminal, World,
-    XattrKind, tree,
+    XattrKind, need, tree,
 };

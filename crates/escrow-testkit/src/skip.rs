@@ -41,7 +41,40 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// True for root; otherwise records the skip and returns false: `if !require_root("mounts") { return; }`.
+/// What a test cannot go on without: whether it is there, or the thing itself.
+pub trait Needed {
+    /// The thing.
+    type Thing;
+    /// None where it is not there.
+    fn thing(self) -> Option<Self::Thing>;
+}
+
+impl Needed for bool {
+    type Thing = ();
+    fn thing(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+impl<T> Needed for Option<T> {
+    type Thing = T;
+    fn thing(self) -> Self {
+        self
+    }
+}
+
+/// What is needed, or the end of the test, which has said what is missing: `need!(require_root("mounts"));`.
+#[macro_export]
+macro_rules! need {
+    ($what:expr) => {
+        match $crate::skip::Needed::thing($what) {
+            Some(thing) => thing,
+            None => return,
+        }
+    };
+}
+
+/// True for root; otherwise records the skip and returns false.
 pub fn require_root(why: &str) -> bool {
     if is_root() {
         return true;

@@ -74,7 +74,8 @@ pub fn rerun_test_as_user_with(test_name: &str, binaries: &[&Path]) {
     if !is_root() {
         return;
     }
-    let world = World::new();
+    // Beside the build, or near it: executables are large, and a second name costs nothing.
+    let world = World::on_disk();
     let exe = std::env::current_exe().expect("a test knows its own executable");
     let copy = copy_executable(&exe, &world.dir("test"));
     let bin = world.dir("bin");

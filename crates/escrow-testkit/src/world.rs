@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid};
+use rustix::fs::{Access, AtFlags, FileType, Gid, Mode, Uid};
 
 use crate::skip::is_root;
 use crate::user::{GID, UID};
@@ -24,8 +24,13 @@ pub struct World {
 }
 
 impl World {
-    /// A world in the system's temporary directory.
+    /// A world in memory, where no process waits for a disk; in the system's temporary directory where there is no such place.
     pub fn new() -> Self {
+        Self::under(&memory(1 << 20))
+    }
+
+    /// A world in the system's temporary directory, which lies on a disk: the numbers of files are given out again there.
+    pub fn on_disk() -> Self {
         Self::under(&std::env::temp_dir())
     }
 
@@ -45,7 +50,7 @@ impl World {
 
     /// A world whose path is hostile to the process that pastes it into text: see [`ODD_NAME`].
     pub fn odd() -> Self {
-        Self::odd_under(&std::env::temp_dir())
+        Self::odd_under(&memory(1 << 20))
     }
 
     /// [`World::odd`] on the file system that holds `base`.
@@ -95,6 +100,18 @@ impl World {
         if is_root() {
             chown_tree(&self.path);
         }
+    }
+}
+
+/// A directory in memory with so many free bytes, or the system's temporary directory.
+pub(crate) fn memory(room: u64) -> PathBuf {
+    let shared = PathBuf::from("/dev/shm");
+    let stat = rustix::fs::statvfs(&shared);
+    let fits = stat.is_ok_and(|stat| stat.f_bavail * stat.f_frsize >= room)
+        && rustix::fs::access(&shared, Access::WRITE_OK).is_ok();
+    match fits {
+        true => shared,
+        false => std::env::temp_dir(),
     }
 }
 

@@ -74,9 +74,7 @@ fn a_restore_is_killed() {
 /// What was interrupted is called what it is.
 #[test]
 fn an_interrupted_restore_is_told_as_one() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let mut met = 0;
     for n in 1.. {
         let (world, cli) = scene();

@@ -32,7 +32,7 @@ const AFTER: &str = "chmod 0700 closed new/er new/er/est src listed; rm -r close
 
 /// The modes of all of them, and what is in them, which they are opened for and closed again.
 const STATE: &str = r#"
-    look() { for one in "$1"/*; do [ -e "$one" ] || continue; stat -c '%n %a %F %s' "$one"
+    look() { for one in "$1"/*; do [ -e "$one" ] || continue; stat -c '%n %a %F' "$one"
         if [ -d "$one" ]; then mode=$(stat -c %a "$one"); chmod 0700 "$one"; (look "$one"); chmod "$mode" "$one"
         else cat "$one"; fi; done; }
     look ."#;

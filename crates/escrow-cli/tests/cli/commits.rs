@@ -155,9 +155,7 @@ fn undo_without_a_name_takes_back_what_was_committed_last() {
 // rule C3, C17
 #[test]
 fn a_killed_commit_is_told_and_recovered() {
-    let Some((world, cli)) = half_committed() else {
-        return;
-    };
+    let (world, cli) = need!(half_committed());
     assert_eq!(read(world.at("app/a.txt")), "uno\n");
     assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
     let status = json(&cli, "status");
@@ -195,9 +193,7 @@ fn an_outcome_that_nothing_waits_for_is_refused() {
 // rule C3
 #[test]
 fn the_next_command_that_changes_something_recovers_first() {
-    let Some((world, cli)) = half_committed() else {
-        return;
-    };
+    let (world, cli) = need!(half_committed());
     let outcome = cli.expect("plan create other --resource ./etc", 0);
     let said = outcome.stderr_text();
     has(&said, ["an interrupted commit of the plan 'try' (decided)"]);
@@ -207,9 +203,7 @@ fn the_next_command_that_changes_something_recovers_first() {
 // rule C3, C17
 #[test]
 fn many_recover_at_once_and_find_one_side() {
-    let Some((world, cli)) = half_committed() else {
-        return;
-    };
+    let (world, cli) = need!(half_committed());
     let answers: Vec<String> = thread::scope(|scope| {
         let one = |_| scope.spawn(|| cli.ok("--json recover"));
         let running: Vec<_> = (0..6).map(one).collect();
@@ -225,9 +219,7 @@ fn many_recover_at_once_and_find_one_side() {
 // attack G9; rule C3
 #[test]
 fn an_edit_between_crash_and_recovery_is_kept() {
-    let Some((world, cli)) = half_committed() else {
-        return;
-    };
+    let (world, cli) = need!(half_committed());
     write(world.at("etc/hosts"), "mine now\n");
     let recovered = json(&cli, "recover");
     assert_eq!(recovered["recovered"][0]["side"], "old");
@@ -243,9 +235,7 @@ fn an_edit_between_crash_and_recovery_is_kept() {
 // rule C7
 #[test]
 fn edits_of_what_a_dead_commit_put_there_are_set_aside_and_named() {
-    let Some((world, cli)) = half_committed() else {
-        return;
-    };
+    let (world, cli) = need!(half_committed());
     write(world.at("app/a.txt"), "on top of the new one\n");
     write(world.at("etc/hosts"), "mine now\n");
     let recovered = json(&cli, "recover");
@@ -279,9 +269,7 @@ fn resources_that_overlap_are_refused() {
 // rule C8
 #[test]
 fn a_bind_mount_does_not_hide_an_overlap() {
-    if !require_root("a mount, a device node or a loop file system") {
-        return;
-    }
+    need!(require_root("a mount, a device node or a loop file system"));
     let (world, cli) = world();
     let bind = world.dir("bind");
     let mounted = Mounted::new(["--bind", "app/src"], &bind);
@@ -369,9 +357,7 @@ fn nothing_is_left_after_cleanup() {
 // attack C3
 #[test]
 fn a_device_node_is_refused() {
-    if !require_root("a mount, a device node or a loop file system") {
-        return;
-    }
+    need!(require_root("a mount, a device node or a loop file system"));
     let (world, cli) = world();
     cli.ok("plan create p --resource ./app --strategy filesystem_copy");
     sh(copy_of(&cli, "p", "app"), "mknod null c 1 3");
@@ -383,9 +369,7 @@ fn a_device_node_is_refused() {
 /// An original that is the root of a file system has nowhere to stage but in itself.
 #[test]
 fn the_root_of_a_file_system_can_be_committed() {
-    let Some(disk) = LoopFs::new(Fs::Ext4, 32) else {
-        return;
-    };
+    let disk = need!(LoopFs::new(Fs::Ext4, 32));
     let (world, cli) = world();
     let at = disk.path();
     write(at.join("file"), "old\n");
@@ -414,9 +398,7 @@ fn the_root_of_a_file_system_can_be_committed() {
 // rule C1
 #[test]
 fn an_ordinary_user_commits_into_closed_directories() {
-    if !as_ordinary_user() {
-        return;
-    }
+    need!(as_ordinary_user());
     let (world, cli) = world();
     let closed = world.at("app/src");
     let set = |mode| chmod(&closed, mode);

@@ -5,9 +5,7 @@ use crate::*;
 // rule C2
 #[test]
 fn a_commit_into_an_overlay_file_system_was_stuck() {
-    if !require_root("an overlay file system") {
-        return;
-    }
+    need!(require_root("an overlay file system"));
     let world = World::new();
     for name in ["lower/app", "disk", "merged"] {
         world.dir(name);
@@ -34,9 +32,7 @@ fn a_commit_into_an_overlay_file_system_was_stuck() {
 // rule C1
 #[test]
 fn a_subvolume_could_not_be_committed() {
-    let Some(disk) = LoopFs::new(Fs::Btrfs, 160) else {
-        return;
-    };
+    let disk = need!(LoopFs::new(Fs::Btrfs, 160));
     let world = World::under(disk.path());
     let script = "btrfs -q subvolume create app; btrfs -q subvolume create vol; echo old > app/f";
     sh(world.path(), script);
@@ -58,9 +54,7 @@ fn a_subvolume_could_not_be_committed() {
 // rule C2
 #[test]
 fn a_change_in_a_nested_subvolume_was_stuck_half_committed() {
-    let Some(disk) = LoopFs::new(Fs::Btrfs, 160) else {
-        return;
-    };
+    let disk = need!(LoopFs::new(Fs::Btrfs, 160));
     let world = World::under(disk.path());
     sh(
         world.path(),
@@ -86,9 +80,7 @@ fn a_change_in_a_nested_subvolume_was_stuck_half_committed() {
 // rule F8
 #[test]
 fn the_undo_area_of_another_plan_was_taken_into_a_copy() {
-    let Some(disk) = LoopFs::new(Fs::Ext4, 32) else {
-        return;
-    };
+    let disk = need!(LoopFs::new(Fs::Ext4, 32));
     let (_world, cli) = world();
     let at = disk.path();
     write(at.join("f"), "old\n");
@@ -211,9 +203,7 @@ fn cleanup_took_a_mount_point_for_what_is_not_mounted() {
 // rule C12
 #[test]
 fn the_holes_of_a_file_counted_as_room() {
-    if !require_root("a bind mount") {
-        return;
-    }
+    need!(require_root("a bind mount"));
     let (world, cli) = world();
     let bind = world.dir("bind");
     let _mounted = Mounted::new(["--bind", "app"], &bind);

@@ -109,9 +109,7 @@ fn removals(strategy: &str) -> (u64, Sig) {
 #[test]
 fn a_sandbox_that_cannot_be_removed_shares_nothing() {
     as_user_too();
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for strategy in ["filesystem_copy", "overlay"] {
         let (last, new) = removals(strategy);
         let faults = [
@@ -154,9 +152,7 @@ fn many_files_of_a_sandbox_that_cannot_be_removed_are_not_shared() {
     let edits = "for n in $(seq 399); do echo new > d/e/$n; echo new > a/$n; done; echo x > d/e/x; \
                  ln d/e/1 d/e/one; ln a/1 a/one; rm a/400 d/e/400";
     cli.clone().cwd(&app).ok(inside("-q run --plan try", edits));
-    let Some(held) = Stuck::new(&world) else {
-        return;
-    };
+    let held = need!(Stuck::new(&world));
     cli.ok("commit try");
     drop(held);
     assert!(left_in(&world).len() > 390);
@@ -173,9 +169,7 @@ fn many_files_of_a_sandbox_that_cannot_be_removed_are_not_shared() {
 // rule C3, C17
 #[test]
 fn a_commit_that_cannot_let_go_of_its_sandbox_is_not_over() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for strategy in ["filesystem_copy", "overlay"] {
         let (_, new) = removals(strategy);
         for (n, errno) in [(1, NOSPC), (1, EIO), (4, EROFS)] {
@@ -199,13 +193,9 @@ fn a_commit_that_cannot_let_go_of_its_sandbox_is_not_over() {
 // rule C3
 #[test]
 fn a_commit_that_lets_go_of_its_sandbox_is_killed() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (template, cli, _) = scene("overlay");
-    let Some(held) = Stuck::new(&template) else {
-        return;
-    };
+    let held = need!(Stuck::new(&template));
     let counted = cli.stepper("commit try").run();
     assert_eq!(
         counted.outcome.status,

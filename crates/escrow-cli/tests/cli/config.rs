@@ -208,9 +208,7 @@ fn a_users_own_configuration_that_is_closed_is_told() {
 
 #[test]
 fn a_directory_above_that_is_closed_is_passed_over() {
-    if !require_root("a directory of another user") {
-        return;
-    }
+    need!(require_root("a directory of another user"));
     let (world, cli) = world();
     let inner = world.dir("closed/inner");
     write(world.path(), "sandbox: {strategy: filesystem_copy}\n");

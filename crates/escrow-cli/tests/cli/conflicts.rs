@@ -77,9 +77,7 @@ fn edit_while_it_is_copied(cli: &Cli, home: &Path, edit: impl FnOnce()) {
 #[test]
 fn an_edit_in_the_second_in_which_the_sandbox_was_made_was_no_conflict() {
     // Times are whole seconds here.
-    let Some(disk) = LoopFs::with_mkfs_args(Fs::Ext4, 32, &["-I", "128"]) else {
-        return;
-    };
+    let disk = need!(LoopFs::with_mkfs_args(Fs::Ext4, 32, &["-I", "128"]));
     for strategy in ["overlay", "filesystem_copy"] {
         let mut met = false;
         for _ in 0..20 {
@@ -114,9 +112,7 @@ fn an_edit_in_the_second_in_which_the_sandbox_was_made_was_no_conflict() {
 // rule C15
 #[test]
 fn whole_seconds_made_false_conflicts() {
-    let Some(disk) = LoopFs::with_mkfs_args(Fs::Ext4, 32, &["-I", "128"]) else {
-        return;
-    };
+    let disk = need!(LoopFs::with_mkfs_args(Fs::Ext4, 32, &["-I", "128"]));
     let world = World::under(disk.path());
     let cli = Cli::new(&world, &binary());
     write(world.dir("app").join("f"), "old\n");
@@ -157,9 +153,7 @@ fn an_undo_that_could_not_undo_all_said_it_was_not_committed() {
 // rule C5
 #[test]
 fn a_refused_commit_did_not_say_that_nothing_was_committed() {
-    if !require_root("a device node") {
-        return;
-    }
+    need!(require_root("a device node"));
     let (_world, cli) = world();
     cli.ok("plan create p --resource ./app --strategy filesystem_copy");
     sh(copy_of(&cli, "p", "app"), "mknod null c 1 3");

@@ -51,9 +51,7 @@ fn keep_their_contract(base: &Path, strategies: &[&str]) {
 }
 
 fn on(kind: Fs) {
-    let Some(fs) = LoopFs::new(kind, 64) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(kind, 64));
     keep_their_contract(fs.path(), &STRATEGIES);
 }
 
@@ -66,9 +64,7 @@ fn strategies_keep_their_contract_here() {
 /// Where no layer can be had, a private history is kept over a copy.
 #[test]
 fn a_history_over_a_copy_keeps_the_contract() {
-    if !require_root("a mount") {
-        return;
-    }
+    need!(require_root("a mount"));
     let world = World::new();
     let base = world.dir("ram");
     let ram = Mounted::new(["-t", "ramfs", "ramfs"], &base);
@@ -96,9 +92,7 @@ fn strategies_keep_their_contract_on_btrfs() {
 #[test]
 fn probes_tell_file_systems_apart() {
     for (kind, shares) in [(Fs::Ext4, false), (Fs::Xfs, true), (Fs::Btrfs, true)] {
-        let Some(fs) = LoopFs::new(kind, 64) else {
-            return;
-        };
+        let fs = need!(LoopFs::new(kind, 64));
         let world = World::under(fs.path());
         let app = world.dir("app");
         write(app.join("file"), [7; 9000]);
@@ -130,9 +124,7 @@ fn probes_tell_file_systems_apart() {
 // rule S3, P6
 #[test]
 fn an_area_lies_on_the_file_system_of_its_original() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 64) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 64));
     let there = World::under(fs.path());
     let app = there.dir("app");
     write(app.join("file"), "x");

@@ -167,9 +167,7 @@ fn both() -> (World, Cli) {
 // rule R3, R4
 #[test]
 fn giving_back_is_killed() {
-    if !as_ordinary_user() {
-        return;
-    }
+    need!(as_ordinary_user());
     sweep(
         both,
         "rollback try --only f --yes",

@@ -140,9 +140,7 @@ fn a_file_that_its_own_user_may_not_read_has_a_digest() {
 // rule C2
 #[test]
 fn a_commit_that_is_refused_after_staging_changes_no_original() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for strategy in STRATEGIES {
         let (world, cli) = worked_in(strategy, WORK);
         let app = world.at("app");

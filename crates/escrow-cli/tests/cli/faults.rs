@@ -31,9 +31,7 @@ pub(crate) fn sweep_by(
     faults: &[Fault],
     then: impl Fn(&World, &Cli, &str),
 ) {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (_template, cli) = scene();
     let counted = stepper(&cli).run();
     let told = counted.outcome.stderr_text();

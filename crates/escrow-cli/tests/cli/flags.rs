@@ -93,9 +93,7 @@ fn goes_through(kind: Fs, mounted: &LoopFs, user: bool, keeps: bool) {
 #[test]
 fn a_changed_file_keeps_its_flags() {
     for kind in Fs::ALL {
-        let Some(mounted) = LoopFs::in_memory(kind, 64) else {
-            return;
-        };
+        let mounted = need!(LoopFs::new(kind, 64));
         goes_through(kind, &mounted, false, false);
         goes_through(kind, &mounted, true, false);
         goes_through(kind, &mounted, false, true);
@@ -105,12 +103,8 @@ fn a_changed_file_keeps_its_flags() {
 // rule C2, F1
 #[test]
 fn what_is_immutable_or_append_only_is_refused_before_anything_happens() {
-    if !require_root("makes files immutable") {
-        return;
-    }
-    let Some(mounted) = LoopFs::in_memory(Fs::Ext4, 64) else {
-        return;
-    };
+    need!(require_root("makes files immutable"));
+    let mounted = need!(LoopFs::new(Fs::Ext4, 64));
     for (flag, fixed, edit) in [
         ("i", "f", "echo new > f"),
         ("a", "f", "rm -f f; echo new > f"),

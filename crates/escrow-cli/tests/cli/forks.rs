@@ -216,9 +216,7 @@ fn without_isolation_there_is_nothing_to_fork() {
 #[test]
 fn a_fork_shares_contents_where_the_file_system_can() {
     for kind in [Fs::Btrfs, Fs::Xfs] {
-        let Some(fs) = LoopFs::new(kind, 300) else {
-            return;
-        };
+        let fs = need!(LoopFs::new(kind, 300));
         let (_world, cli) = furnish(World::under(fs.path()));
         cli.ok("plan create try --resource ./app --strategy copy_on_write");
         let forked = json(&cli, "plan fork try other");
@@ -232,9 +230,7 @@ fn a_fork_shares_contents_where_the_file_system_can() {
 /// If the process dies while forking leaves a plan that no process can use by mistake.
 #[test]
 fn a_fork_that_was_never_finished_is_refused_and_goes() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let line = "plan fork try other";
     let (_world, cli) = planned("filesystem_copy");
     let calls = cli.stepper(line).run().calls;

@@ -25,9 +25,7 @@ fn left_in(home: &Path) -> usize {
 #[test]
 fn a_copy_that_does_not_fit_leaves_nothing() {
     for kind in Fs::ALL {
-        let Some(fs) = LoopFs::new(kind, 160) else {
-            return;
-        };
+        let fs = need!(LoopFs::new(kind, 160));
         let world = World::under(fs.path());
         let app = world.dir("app");
         // Small ones: the kernel itself shares the contents of large ones on xfs and btrfs.
@@ -63,9 +61,7 @@ fn a_copy_that_does_not_fit_leaves_nothing() {
 /// Files need inodes, not only bytes.
 #[test]
 fn a_copy_without_inodes_leaves_nothing() {
-    let Some(fs) = LoopFs::with_mkfs_args(Fs::Ext4, 64, &["-N", "256"]) else {
-        return;
-    };
+    let fs = need!(LoopFs::with_mkfs_args(Fs::Ext4, 64, &["-N", "256"]));
     let world = World::under(fs.path());
     let app = world.dir("app");
     for number in 0..150 {
@@ -158,9 +154,7 @@ fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
 fn what_frees_space_failed_on_a_full_disk() {
     for ((kind, args), some) in KINDS.into_iter().zip([5000, 40_000, 5000, 40_000]) {
         for spare in [0, some] {
-            let Some(fs) = LoopFs::with_mkfs_args(kind, 24, args) else {
-                return;
-            };
+            let fs = need!(LoopFs::with_mkfs_args(kind, 24, args));
             let world = World::under(fs.path());
             let cli = furnished(&world, &world.home());
             fill_exactly(world.path(), spare);
@@ -176,9 +170,7 @@ fn what_frees_space_failed_on_a_full_disk() {
 
 #[test]
 fn what_frees_space_failed_without_inodes() {
-    let Some(fs) = LoopFs::with_mkfs_args(Fs::Ext4, 24, &["-N", "400"]) else {
-        return;
-    };
+    let fs = need!(LoopFs::with_mkfs_args(Fs::Ext4, 24, &["-N", "400"]));
     let world = World::under(fs.path());
     let cli = furnished(&world, &world.home());
     let many = world.dir("many");
@@ -194,9 +186,7 @@ fn what_frees_space_failed_without_inodes() {
 #[test]
 fn what_frees_space_failed_where_only_the_areas_lie() {
     for (kind, args) in KINDS {
-        let Some(fs) = LoopFs::with_mkfs_args(kind, 24, args) else {
-            return;
-        };
+        let fs = need!(LoopFs::with_mkfs_args(kind, 24, args));
         let (world, elsewhere) = (World::under(fs.path()), World::new());
         let home = elsewhere.dir("home");
         let cli = furnished(&world, &home);
@@ -213,9 +203,7 @@ fn what_frees_space_failed_where_only_the_areas_lie() {
 /// The same with the ballast left where it is: the test above would notice.
 #[test]
 fn a_ballast_that_is_kept_shows() {
-    let Some(fs) = LoopFs::with_mkfs_args(Fs::Ext4, 24, &["-b", "1024"]) else {
-        return;
-    };
+    let fs = need!(LoopFs::with_mkfs_args(Fs::Ext4, 24, &["-b", "1024"]));
     let world = World::under(fs.path());
     let cli = furnished(&world, &world.home());
     fill_exactly(world.path(), 5000);
@@ -227,9 +215,7 @@ fn a_ballast_that_is_kept_shows() {
 
 #[test]
 fn cleanup_needed_room_on_a_full_disk() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 32));
     let world = World::under(fs.path());
     write(world.dir("app").join("file"), [7; 100_000]);
     let cli = Cli::new(&world, &binary());
@@ -250,9 +236,7 @@ fn cleanup_needed_room_on_a_full_disk() {
 
 #[test]
 fn a_rollback_that_failed_left_half_a_copy() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 32));
     let world = World::under(fs.path());
     let app = world.dir("app");
     let script = "for n in $(seq 100); do head -c 60000 /dev/zero > f$n; done";

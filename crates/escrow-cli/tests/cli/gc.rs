@@ -243,9 +243,7 @@ fn amounts_that_make_no_sense_are_refused() {
 // rule C17
 #[test]
 fn one_that_cannot_be_removed_does_not_stop_the_others() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let line = words("--json gc --max-size 0");
     let (world, cli) = world();
     committed(&cli, "one");
@@ -266,13 +264,11 @@ fn one_that_cannot_be_removed_does_not_stop_the_others() {
 // A commit may be prepared for a sandbox that goes, and finished where sandboxes stay: then nothing is shared either.
 #[test]
 fn a_sandbox_shares_nothing_whatever_the_policy_of_who_recovers() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let line = words("commit try");
     let mut seen = 0;
     for n in (1..).step_by(3) {
-        let (world, cli) = furnish(World::under(&quick()));
+        let (world, cli) = world();
         open(&cli, "try");
         if cli.stepper(&line).fault(n, Fault::Kill).hit.is_none() {
             break;
@@ -301,15 +297,9 @@ fn a_sandbox_shares_nothing_whatever_the_policy_of_who_recovers() {
     assert!(seen > 2, "the commit was never found half way");
 }
 
-/// Where no process waits for a disk.
-fn quick() -> PathBuf {
-    let (memory, disk) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
-    if memory.is_dir() { memory } else { disk }
-}
-
 /// A world with an open plan, one that was committed, one that was undone, and orphans.
 fn garden() -> (World, Cli) {
-    let (world, cli) = furnish(World::under(&quick()));
+    let (world, cli) = world();
     open(&cli, "try");
     committed(&cli, "done");
     committed(&cli, "undone");
@@ -406,9 +396,7 @@ fn what_a_killed_probe_left_was_never_swept() {
 
 #[test]
 fn doctor_swept_what_belongs_to_others() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 16) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 16));
     sh(
         fs.path(),
         &format!(

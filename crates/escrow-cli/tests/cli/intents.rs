@@ -56,9 +56,7 @@ fn changed_world() -> (World, Cli, PathBuf) {
 // attack G3
 #[test]
 fn an_altered_intent_is_never_acted_on() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli, original) = changed_world();
     let commit = cli.stepper("commit try").only(&["renameat2"]);
     let run = commit.fault(2, Fault::Kill);
@@ -74,9 +72,7 @@ fn an_altered_intent_is_never_acted_on() {
 // rule C6
 #[test]
 fn what_a_commit_that_is_given_up_had_replaced_went_with_it() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for lost in [false, true] {
         let (world, cli, original) = changed_world();
         let commit = cli.stepper("commit try").only(&["renameat2"]);

@@ -29,9 +29,7 @@ fn two(strategy: &str) -> (World, Cli) {
 // rule C1, C3
 #[test]
 fn recovery_took_back_only_the_members_it_had_begun() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for edited in ["r1", "r2"] {
         let (world, cli) = world();
         let at = |name: &str| world.at(name).join("f");
@@ -79,9 +77,7 @@ fn put_there(at: &Path, directory: bool) {
 // rule C3, C7
 #[test]
 fn what_was_put_where_a_commit_had_deleted_was_lost() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for directory in [false, true] {
         let (world, cli) = deleting();
         let at = world.at("app/a.txt");
@@ -101,9 +97,7 @@ fn what_was_put_where_a_commit_had_deleted_was_lost() {
 // rule C3, C7
 #[test]
 fn what_was_put_where_a_commit_had_deleted_was_lost_by_a_killed_undo() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let mut met = 0;
     for (n, directory) in (1..).flat_map(|n| [(n, false), (n, true)]) {
         let (world, cli) = deleting();
@@ -134,9 +128,7 @@ fn what_was_put_where_a_commit_had_deleted_was_lost_by_a_killed_undo() {
 // rule C17, P6
 #[test]
 fn a_commit_whose_original_is_gone_could_never_be_let_go_of() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = two("overlay");
     kill(&cli, "commit try", MOVES, 2);
     fs::remove_dir_all(world.at("app")).expect("it is ours");
@@ -156,9 +148,7 @@ fn a_commit_whose_original_is_gone_could_never_be_let_go_of() {
 // rule C2, C3
 #[test]
 fn an_undecided_commit_needed_its_originals() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for (n, gone) in [(1, "app"), (2, "app"), (2, "etc")] {
         let (world, cli) = two("overlay");
         kill(&cli, "commit try", LINKS, n);
@@ -228,9 +218,7 @@ fn a_killed_cleanup_of_a_commit_could_not_be_repeated() {
 // rule P6
 #[test]
 fn a_killed_cleanup_of_a_commit_on_another_file_system_could_not_be_repeated() {
-    let Some(disk) = LoopFs::new(Fs::Ext4, 32).filter(|_| require_stepper()) else {
-        return;
-    };
+    let disk = need!(LoopFs::new(Fs::Ext4, 32).filter(|_| require_stepper()));
     assert_cleanup_repeats(|| {
         let (world, cli) = world();
         let there = World::under(disk.path());
@@ -248,9 +236,7 @@ fn a_killed_cleanup_of_a_commit_on_another_file_system_could_not_be_repeated() {
 // rule C3, C7
 #[test]
 fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let mut met = 0;
     for n in 1.. {
         let (world, cli) = two("overlay");
@@ -294,9 +280,7 @@ fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
 // rule C2, C3
 #[test]
 fn recovery_reverted_a_mode_set_by_another_process() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     // In `preparing`; in `decided`, which comes out new; the same, which ends old.
     for (calls, also_edited) in [(LINKS, false), (MOVES, false), (MOVES, true)] {
         for strategy in ["overlay", "filesystem_copy"] {
@@ -328,9 +312,7 @@ fn recovery_reverted_a_mode_set_by_another_process() {
 // rule C15, F6
 #[test]
 fn an_edit_that_keeps_its_time_was_taken_for_a_move_of_ours() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = world();
         let at = world.at("app/b.txt");
@@ -368,9 +350,7 @@ fn an_edit_that_keeps_its_time_was_taken_for_a_move_of_ours() {
 // rule C6, C15
 #[test]
 fn a_failed_commit_took_the_marks_off_the_sandbox() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = two("overlay");
     let run = cli
         .stepper("--json commit try")
@@ -389,9 +369,7 @@ fn a_failed_commit_took_the_marks_off_the_sandbox() {
 // rule F7
 #[test]
 fn setuid_that_came_after_the_staging_was_released() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = two("filesystem_copy");
     let copy = copy_of(&cli, "try", "app");
     fs::create_dir(copy.join("bin")).expect("nothing is there");
@@ -410,9 +388,7 @@ fn setuid_that_came_after_the_staging_was_released() {
 // rule C6, C7
 #[test]
 fn what_the_agent_wrote_into_its_sandbox_was_called_somebody_elses() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = two("filesystem_copy");
     let copy = copy_of(&cli, "try", "app");
     kill(&cli, "commit try", MOVES, 1);
@@ -429,9 +405,7 @@ fn what_the_agent_wrote_into_its_sandbox_was_called_somebody_elses() {
 // rule C17
 #[test]
 fn one_damaged_row_stopped_every_plan() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = world();
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
     write(world.at("app/file"), "old\n");

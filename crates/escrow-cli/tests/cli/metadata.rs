@@ -139,9 +139,7 @@ fn setuid_below_a_new_directory_was_released() {
 // rule F7
 #[test]
 fn setuid_was_released_to_another_owner() {
-    if !require_root("files of other users") {
-        return;
-    }
+    need!(require_root("files of other users"));
     let (world, cli) = world();
     let tool = world.at("app/tool");
     let script = "echo x > tool; chown 65534 tool; chmod 4755 tool";
@@ -174,9 +172,7 @@ fn a_hard_link_to_a_setuid_file_was_said_to_lose_it() {
 
 #[test]
 fn a_read_only_root_had_no_overlay() {
-    if !as_ordinary_user() {
-        return;
-    }
+    need!(as_ordinary_user());
     let (world, cli) = world();
     let app = world.at("app");
     sh(&app, "chmod 555 .");
@@ -192,9 +188,7 @@ fn a_read_only_root_had_no_overlay() {
 
 #[test]
 fn attributes_of_read_only_files_were_lost() {
-    if !as_ordinary_user() {
-        return;
-    }
+    need!(as_ordinary_user());
     let (world, cli) = world();
     let app = world.at("app");
     sh(
@@ -216,9 +210,7 @@ fn attributes_of_read_only_files_were_lost() {
 
 #[test]
 fn a_failed_write_left_directories_open() {
-    if !as_ordinary_user() {
-        return;
-    }
+    need!(as_ordinary_user());
     let (world, cli) = world();
     sh(world.at("app"), "mkdir -p ro/sub; chmod 555 ro/sub ro");
     cli.ok("plan create try --resource ./app --strategy overlay");
@@ -253,9 +245,7 @@ fn a_rollback_copied_everything_anew_because_of_one_hard_link() {
 
 #[test]
 fn a_touched_file_lost_its_capabilities_by_a_rollback() {
-    if !require_root("file capabilities") {
-        return;
-    }
+    need!(require_root("file capabilities"));
     let (world, cli) = world();
     let script = "cp /bin/true prog; chown 1000:1000 prog; setcap cap_net_raw+ep prog";
     sh(world.at("app"), script);

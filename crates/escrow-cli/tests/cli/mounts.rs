@@ -8,9 +8,7 @@ use crate::*;
 #[test]
 fn a_mount_point_is_sandboxed_committed_and_undone() {
     for kind in [Fs::Ext4, Fs::Xfs] {
-        let Some(mounted) = LoopFs::new(kind, 64) else {
-            return;
-        };
+        let mounted = need!(LoopFs::new(kind, 64));
         let at = mounted.path();
         write(at.join("data"), "one\n");
         let world = World::new();
@@ -83,9 +81,7 @@ fn elsewhere(cli: &Cli, setup: &str, at: &Path, line: &str) -> Value {
 /// No new version could be put in the place of a file on which something is mounted.
 #[test]
 fn a_file_on_which_something_is_mounted_is_refused() {
-    if !require_root("mounts something on a file") {
-        return;
-    }
+    need!(require_root("mounts something on a file"));
     let world = World::new();
     let file = world.dir("docs").join("notes.txt");
     write(&file, "one\n");
@@ -105,9 +101,7 @@ fn a_file_on_which_something_is_mounted_is_refused() {
 // rule C3
 #[test]
 fn a_mount_that_is_away_is_not_replaced_by_the_directory_below() {
-    let Some(mounted) = LoopFs::new(Fs::Ext4, 64) else {
-        return;
-    };
+    let mounted = need!(LoopFs::new(Fs::Ext4, 64));
     let at = mounted.path().to_owned();
     let text = || read(at.join("data"));
     write(at.join("data"), "one\n");

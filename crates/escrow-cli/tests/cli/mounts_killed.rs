@@ -52,12 +52,8 @@ fn is_near(step: &Step, at: &Path, home: &Path) -> bool {
 }
 
 fn sweep(kind: Fs, before: &[&str], line: &str) {
-    let Some(mounted) = LoopFs::in_memory(kind, 16) else {
-        return;
-    };
-    if !require_stepper() {
-        return;
-    }
+    let mounted = need!(LoopFs::new(kind, 16));
+    need!(require_stepper());
     let at = mounted.path();
     let first = furnish(at);
     let run_before = |cli: &Cli| before.iter().for_each(|line| drop(cli.ok(line)));

@@ -6,9 +6,7 @@ use crate::*;
 // rule F1, S8
 #[test]
 fn b10_an_area_on_another_file_system() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 16) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 16));
     let content = "file 0640 \"old\\n\"\ndir/x \"x\"\nhard = file\n";
     tree::build(fs.path(), content);
     let world = World::new();
@@ -35,12 +33,8 @@ fn b10_an_area_on_another_file_system() {
 // rule F1, S8
 #[test]
 fn c17_an_area_that_holds_no_attributes() {
-    if !require_root("a mount") {
-        return;
-    }
-    let Some(fs) = LoopFs::new(Fs::Ext4, 16) else {
-        return;
-    };
+    need!(require_root("a mount"));
+    let fs = need!(LoopFs::new(Fs::Ext4, 16));
     tree::build(fs.path(), "file \"old\\n\"\n");
     let status = Command::new("setfattr")
         .args(["-n", "user.note", "-v", "kept?"])
@@ -98,9 +92,7 @@ fn a_resource_that_holds_the_state_was_copied_into_itself() {
 
 #[test]
 fn an_area_was_put_into_another_resource() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 32));
     let there = World::under(fs.path());
     let outer = there.dir("outer");
     there.dir("outer/inner");

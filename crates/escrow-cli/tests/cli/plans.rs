@@ -74,9 +74,7 @@ fn a_plan_that_could_not_begin_left_a_resource_behind() {
 
 #[test]
 fn one_file_that_cannot_be_shared_kept_all_from_being_shared() {
-    let Some(fs) = LoopFs::new(Fs::Btrfs, 160) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Btrfs, 160));
     let world = World::under(fs.path());
     let app = world.dir("app");
     sh(
@@ -105,9 +103,7 @@ fn a_copy_could_not_be_read_without_its_original() {
 /// A killed cleanup leaves something that is not whole, and every command but cleanup says so.
 #[test]
 fn a_half_removed_sandbox_was_called_healthy() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let removals = cli.stepper("cleanup try --yes").only(&["unlinkat"]);
@@ -223,9 +219,7 @@ fn from_a_directory_that_is_gone_nothing_worked() {
 
 #[test]
 fn cleanup_called_removed_what_was_out_of_reach() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 16) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 16));
     let there = World::under(fs.path());
     there.dir("room");
     there.dir("room/app");

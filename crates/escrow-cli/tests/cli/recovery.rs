@@ -32,9 +32,7 @@ fn half_removed(world: &World, cli: &Cli, name: &str, commit: bool) -> PathBuf {
 // rule C17
 #[test]
 fn one_plan_that_cannot_be_recovered_does_not_stop_the_others() {
-    if !require_root("a file that nobody can remove") {
-        return;
-    }
+    need!(require_root("a file that nobody can remove"));
     let (world, cli) = world();
     let stuck = half_removed(&world, &cli, "first", false);
     let freed = half_removed(&world, &cli, "second", false);
@@ -60,9 +58,7 @@ fn one_plan_that_cannot_be_recovered_does_not_stop_the_others() {
 /// `undo` without a name chose a plan that is half removed, and could do nothing with it.
 #[test]
 fn undo_without_a_name_passes_over_a_plan_that_is_half_removed() {
-    if !require_root("a file that nobody can remove") {
-        return;
-    }
+    need!(require_root("a file that nobody can remove"));
     let (world, cli) = world();
     let config = "sandbox: {cleanup: manual}\n";
     write(world.at("escrow.yaml"), config);
@@ -80,9 +76,7 @@ fn undo_without_a_name_passes_over_a_plan_that_is_half_removed() {
 /// A commit of a plan whose sandboxes stay was recovered from elsewhere as if they went.
 #[test]
 fn a_plan_is_recovered_under_its_own_configuration() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let scene = || -> (World, Cli) {
         let (world, cli) = world();
         let config = "sandbox: {cleanup: manual}\n";

@@ -26,7 +26,7 @@ struct Scene {
 
 impl Scene {
     fn new(who: Who) -> Option<Self> {
-        let fs = LoopFs::in_memory(Fs::Btrfs, 192)?;
+        let fs = LoopFs::new(Fs::Btrfs, 192)?;
         sh(fs.path(), "btrfs -q subvolume create own; chmod 755 own");
         if who != Who::Root {
             sh(fs.path(), &format!("chown {UID}:{GID} own"));
@@ -90,9 +90,7 @@ impl Scene {
 #[test]
 fn snapshots_keep_their_contract_and_leave_no_subvolume() {
     for who in EVERYONE {
-        let Some(scene) = Scene::new(who) else {
-            return;
-        };
+        let scene = need!(Scene::new(who));
         let report = json(&scene.cli, "strategy check snapshot");
         assert_eq!(report["conforms"], true, "{who:?}: {report}");
         assert!(list(&report["checks"]).len() >= 29, "{report}");
@@ -104,9 +102,7 @@ fn snapshots_keep_their_contract_and_leave_no_subvolume() {
 #[test]
 fn a_snapshot_lives_and_goes() {
     for who in EVERYONE {
-        let Some(scene) = Scene::furnished(who) else {
-            return;
-        };
+        let scene = need!(Scene::furnished(who));
         let (cli, app) = (&scene.cli, scene.world.at("app"));
         let before = signature(&app);
         let made = json(cli, "plan create try --resource ./app --strategy snapshot");
@@ -173,9 +169,7 @@ fn a_snapshot_lives_and_goes() {
 // rule C15, F6
 #[test]
 fn an_original_that_moves_on_is_noticed_by_its_snapshot() {
-    let Some(scene) = Scene::furnished(Who::Root) else {
-        return;
-    };
+    let scene = need!(Scene::furnished(Who::Root));
     let (cli, app) = (&scene.cli, scene.world.at("app"));
     cli.plan("try", "./app", "snapshot");
     put(cli, "try app a.txt", "mine\n");
@@ -204,9 +198,7 @@ fn an_original_that_moves_on_is_noticed_by_its_snapshot() {
 /// A part is released, and the rest stays, also after a return to a checkpoint.
 #[test]
 fn a_part_of_a_snapshot_is_released() {
-    let Some(scene) = Scene::furnished(Who::Root) else {
-        return;
-    };
+    let scene = need!(Scene::furnished(Who::Root));
     let (cli, app) = (&scene.cli, scene.world.at("app"));
     cli.plan("try", "./app", "snapshot");
     put(cli, "try app a.txt", "mine\n");
@@ -238,9 +230,7 @@ fn auto_takes_a_snapshot_where_it_works_and_doctor_says_why() {
         (Who::User, "overlay"),
         (Who::Deleter, "snapshot"),
     ] {
-        let Some(scene) = Scene::furnished(who) else {
-            return;
-        };
+        let scene = need!(Scene::furnished(who));
         let doctor = json(&scene.cli, "doctor app");
         assert_eq!(doctor["auto"], auto, "{who:?}: {doctor}");
         assert_eq!(
@@ -292,9 +282,7 @@ fn auto_takes_a_snapshot_where_it_works_and_doctor_says_why() {
 /// Of a subvolume that lies in the original nothing is in its snapshot, which is said, and nothing happens to it.
 #[test]
 fn a_nested_subvolume_is_named_and_left_alone() {
-    let Some(scene) = Scene::furnished(Who::Root) else {
-        return;
-    };
+    let scene = need!(Scene::furnished(Who::Root));
     let (cli, app) = (&scene.cli, scene.world.at("app"));
     sh(
         &app,
@@ -357,9 +345,7 @@ fn a_nested_subvolume_is_named_and_left_alone() {
 // rule S3
 #[test]
 fn an_original_that_is_a_subvolume() {
-    let Some(fs) = LoopFs::in_memory(Fs::Btrfs, 192) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Btrfs, 192));
     let there = World::under(fs.path());
     sh(
         there.path(),
@@ -398,9 +384,7 @@ fn an_original_that_is_a_subvolume() {
 /// A user who may not delete subvolumes gets no snapshot that could never be removed.
 #[test]
 fn a_snapshot_that_could_not_be_removed_is_not_taken() {
-    let Some(scene) = Scene::furnished(Who::User) else {
-        return;
-    };
+    let scene = need!(Scene::furnished(Who::User));
     let (cli, own) = (&scene.cli, scene.fs.path().join("own"));
     sh(&own, "mkdir roots; echo x > roots/file");
     let line = "plan create try --resource ./app --strategy snapshot";
@@ -418,9 +402,7 @@ fn a_snapshot_that_could_not_be_removed_is_not_taken() {
 // rule C4, C5, P6
 #[test]
 fn a_snapshot_is_interrupted() {
-    let Some(fs) = LoopFs::in_memory(Fs::Btrfs, 256) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Btrfs, 256));
     sh(
         fs.path(),
         &format!("btrfs -q subvolume create own; chown {UID}:{GID} own"),

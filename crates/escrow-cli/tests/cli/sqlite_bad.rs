@@ -78,9 +78,7 @@ c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN EXCLUSI
 // rule S5
 #[test]
 fn an_original_that_cannot_be_written_is_not_committed_to() {
-    if !as_ordinary_user() {
-        return;
-    }
+    need!(as_ordinary_user());
     let (world, cli, at) = planned(ORDERS);
     sql(&inner(&cli), "UPDATE orders SET total = 0");
     let modes = |file: u32, dir: u32| {

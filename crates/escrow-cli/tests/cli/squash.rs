@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use escrow::{Escrow, ResourcePath, Unobserved};
+use escrow_testkit::need;
 use escrow_testkit::skip::is_root;
 use escrow_testkit::states::{SIGNATURE, same};
 use escrow_testkit::stepper::{Fault, require_stepper};
@@ -181,9 +182,7 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn a_squash_is_killed_or_fails() {
     rerun_test_as_user_with("squash::a_squash_is_killed_or_fails", &[&binary()]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = planned(0);
     for round in 0..18 {
         run(&cli, "try", &format!("{}echo {round} > last", edits(round)));

@@ -110,9 +110,7 @@ fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
 /// The system's file counts for everyone, and must be root's.
 #[test]
 fn the_policy_of_the_system_always_counts() {
-    if !require_root("another /etc") {
-        return;
-    }
+    need!(require_root("another /etc"));
     let (world, cli) = world();
     let etc = world.dir("etc/escrow");
     let rules = "allow [create, cleanup] * *";
@@ -145,9 +143,7 @@ fn the_policy_of_the_system_always_counts() {
 /// Item 13: root in another process's directory obeyed that another process.
 #[test]
 fn what_others_can_have_written_never_counts() {
-    if !require_root("files of other users") {
-        return;
-    }
+    need!(require_root("files of other users"));
     let (world, root) = world();
     let user = as_other(&world);
     let directory = world.dir("shared");

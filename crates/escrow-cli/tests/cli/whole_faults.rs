@@ -160,9 +160,7 @@ fn without_removals(cli: &Cli, line: &str) -> (i32, String) {
 // rule P6
 #[test]
 fn a_plan_that_is_being_removed_says_so_to_every_verb() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = changed();
     cli.ok("checkpoint create try -m kept");
     assert_eq!(without_removals(&cli, "cleanup try").0, 1);
@@ -191,9 +189,7 @@ fn a_plan_that_is_being_removed_says_so_to_every_verb() {
 // rule C10, C17
 #[test]
 fn a_rollback_that_fails_in_the_middle_says_what_is_still_to_be_discarded() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (world, cli) = changed();
     // The layers are put to use by a rename; that of the first sandbox fails, whichever of the two it is.
     let rollback = cli

@@ -537,9 +537,7 @@ fn d17_devices_are_the_machines_and_stay_as_they_are() {
 // attack D17
 #[test]
 fn d17_the_file_that_says_how_names_are_looked_up_cannot_be_written() {
-    if !require_root("an /etc of its own") {
-        return;
-    }
+    need!(require_root("an /etc of its own"));
     let scene = Scene::new("overlay");
     let script = r#"
         mount -t tmpfs none /run && mkdir /run/names && echo precious > /run/names/resolv.conf

@@ -57,9 +57,7 @@ impl Drop for Victim {
 // attack D18
 #[test]
 fn d18_processes_outside_were_killed_through_a_nested_cgroup_mount() {
-    if !require_root("cgroups") {
-        return;
-    }
+    need!(require_root("cgroups"));
     let Some(tree) = cgroups() else { return };
     let scene = Scene::new("overlay");
     let name = format!("escrow-test-{}", std::process::id());

@@ -21,7 +21,7 @@ fn each_planned(mut work: impl FnMut(&str, &dyn Fn() -> (World, Cli))) {
         work(strategy, &|| planned(strategy));
     }
     if is_root()
-        && let Some(fs) = LoopFs::in_memory(Fs::Btrfs, 256)
+        && let Some(fs) = LoopFs::new(Fs::Btrfs, 256)
     {
         let scene = || {
             let (world, cli) = furnish(World::under(fs.path()));
@@ -199,9 +199,7 @@ fn a_file_is_kept_under_a_command_and_restored_after_it() {
 #[test]
 fn a_checkpoint_or_restore_under_a_command_is_killed() {
     as_user_too();
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let busy = |scene: &dyn Fn() -> (World, Cli)| {
         let (world, cli) = scene();
         let command = Running::ready(cli.command(in_try(WAIT)));
@@ -280,9 +278,7 @@ fn a_directory_that_was_made_anew_stays_empty() {
 // rule R2
 #[test]
 fn what_was_done_after_a_restore_was_killed_is_kept() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     const SHELL: &str = "echo ready; while read line; do eval \"$line\"; echo done; done";
     for strategy in STRATEGIES {
         let scene = || {

@@ -267,9 +267,7 @@ fn e9_alternates_grafts_and_replacements_hide_nothing() {
 #[test]
 fn e10_a_branch_that_the_user_moves_during_the_commit_is_not_lost() {
     as_user_too();
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let prepared = || attacked("echo agent >> src/a; git commit -qm agent src/a");
     let (_world, cli, _) = prepared();
     let calls = cli.stepper("commit t --yes").run().calls;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use escrow_testkit::need;
 use escrow_testkit::{Cli, World};
 
 use crate::git::{assert_sound, git, signature, world};
@@ -155,9 +156,7 @@ fn a_base_that_is_none_is_refused() {
 
 #[test]
 fn root_gives_a_clean_tree_to_the_owner_of_the_checkout() {
-    if !escrow_testkit::skip::require_root("files of another user") {
-        return;
-    }
+    need!(escrow_testkit::skip::require_root("files of another user"));
     let world = world();
     let (cli, app) = based(&world, "HEAD");
     sh(&app, "chown -R 1234:1234 . && chmod -R a+rwX .");

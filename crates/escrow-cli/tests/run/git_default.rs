@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use escrow_testkit::need;
 use escrow_testkit::{Cli, Mounted, World};
 
 use crate::git::{assert_sound, git, signature, world};
@@ -87,9 +88,9 @@ fn an_editor_that_asks_for_the_status_outside_is_no_conflict() {
 
 #[test]
 fn without_git_a_checkout_is_a_directory_and_says_so() {
-    if !escrow_testkit::skip::require_root("the program is hidden by a mount") {
-        return;
-    }
+    need!(escrow_testkit::skip::require_root(
+        "the program is hidden by a mount"
+    ));
     let world = world();
     let (cli, app) = (untold(&world), world.path().join("app"));
     let hidden = "mount -t tmpfs none /usr/local/bin; mount -t tmpfs none /usr/bin; exec \"$@\"";
@@ -116,9 +117,7 @@ fn without_git_a_checkout_is_a_directory_and_says_so() {
 // rule G1, R1
 #[test]
 fn where_no_layer_can_be_had_the_private_history_lies_over_a_copy() {
-    if !escrow_testkit::skip::require_root("a mount") {
-        return;
-    }
+    need!(escrow_testkit::skip::require_root("a mount"));
     for user in [false, true] {
         let outer = world();
         let ram = Mounted::new(["-t", "ramfs", "ramfs"], &outer.dir("ram"));
@@ -185,9 +184,7 @@ fn where_no_layer_can_be_had_the_private_history_lies_over_a_copy() {
 // rule G6, R1
 #[test]
 fn linked_worktrees_and_clean_trees_are_copied_where_no_layer_can_be_had() {
-    if !escrow_testkit::skip::require_root("a mount") {
-        return;
-    }
+    need!(escrow_testkit::skip::require_root("a mount"));
     for user in [false, true] {
         let outer = world();
         let ram = Mounted::new(["-t", "ramfs", "ramfs"], &outer.dir("ram"));

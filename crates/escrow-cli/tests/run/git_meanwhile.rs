@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use escrow_testkit::Cli;
+use escrow_testkit::need;
 use escrow_testkit::stepper::{Fault, Step, require_stepper};
 
 use crate::git::{assert_sound, checkout, git, world};
@@ -45,9 +46,7 @@ fn packs(app: &Path) -> usize {
 // rules C3, G2
 #[test]
 fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it_needs() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));
     sh(
@@ -102,9 +101,7 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
 // rules S5, G1
 #[test]
 fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));
     let work = || {
@@ -166,9 +163,7 @@ fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
 // rule P6
 #[test]
 fn a_creation_that_was_killed_and_its_removal_killed_too_leave_no_lock() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     const UNLINKS: &[&str] = &["unlink", "unlinkat"];
     let world = world();
     let (cli, app) = (checkout(&world), world.path().join("app"));

@@ -72,9 +72,7 @@ fn looks(path: &Path) -> (u32, u32, u32) {
 // rule S8, F1
 #[test]
 fn files_of_a_foreign_group_could_not_be_changed_inside() {
-    let Some((world, cli)) = user_world(&shared_files()) else {
-        return;
-    };
+    let (world, cli) = need!(user_world(&shared_files()));
     let app = world.at("app");
     let doctor = json(&cli, "doctor");
     assert!(is_copy(&doctor["auto"]), "{doctor}");
@@ -108,9 +106,7 @@ fn files_of_a_foreign_group_could_not_be_changed_inside() {
 // rule S8
 #[test]
 fn a_limit_was_remembered_for_the_whole_disk() {
-    let Some((world, cli)) = user_world(&shared_files()) else {
-        return;
-    };
+    let (world, cli) = need!(user_world(&shared_files()));
     let script = format!("mkdir own; echo one > own/f; chown -R {UID}:{GID} own");
     sh(world.path(), &script);
     let cli = cli.cwd(world.path());
@@ -133,9 +129,7 @@ fn a_limit_was_remembered_for_the_whole_disk() {
 // rule F1
 #[test]
 fn an_overlay_by_name_says_what_will_not_work() {
-    let Some((world, cli)) = user_world(&shared_files()) else {
-        return;
-    };
+    let (world, cli) = need!(user_world(&shared_files()));
     let app = world.at("app");
     let outcome = cli.run(inside(
         "run --strategy overlay",
@@ -215,12 +209,8 @@ fn whatever_permits_a_change_counts_and_nothing_else() {
 // rule F1
 #[test]
 fn a_granted_group_is_mapped_and_its_files_can_be_changed() {
-    let Some((world, cli)) = user_world(&shared_files()) else {
-        return;
-    };
-    if !has_helper() {
-        return;
-    }
+    let (world, cli) = need!(user_world(&shared_files()));
+    need!(has_helper());
     let app = world.at("app");
     // Beside the one group a usual range, in which nothing is; overlapping lines and the own group do no harm.
     let lines =
@@ -261,9 +251,7 @@ fn a_mapped_group_gives_the_command_nothing() {
     )) else {
         return;
     };
-    if !has_helper() {
-        return;
-    }
+    need!(has_helper());
     let cli = on(
         &cli,
         &granting(&format!("tester:{SHARED}:1\ntester:{OTHER}:1\n")),
@@ -290,12 +278,8 @@ fn a_mapped_group_gives_the_command_nothing() {
 // rule S5
 #[test]
 fn a_helper_that_refuses_or_hangs_costs_the_groups_only() {
-    let Some((world, cli)) = user_world("true") else {
-        return;
-    };
-    if !has_helper() {
-        return;
-    }
+    let (world, cli) = need!(user_world("true"));
+    need!(has_helper());
     let grant = ("/etc/subgid", format!("{UID}:{SHARED}:1\n"));
     let unknown = ("/etc/passwd", "root:x:0:0::/:/bin/sh\n".to_owned());
     let hangs = (
@@ -323,12 +307,8 @@ fn a_helper_that_refuses_or_hangs_costs_the_groups_only() {
 /// Systems that grant groups to every user, and have no helper, heard of it at every run.
 #[test]
 fn a_helper_that_is_not_installed_is_told_only_where_it_matters() {
-    let Some((_world, plain)) = user_world("true") else {
-        return;
-    };
-    if !has_helper() {
-        return;
-    }
+    let (_world, plain) = need!(user_world("true"));
+    need!(has_helper());
     let [passwd, subgid] = granting(&format!("tester:{SHARED}:1\n"));
     let machine = [passwd, subgid, ("/usr/bin/newgidmap", String::new())];
     let line = inside("run --strategy overlay --rollback", "echo two >> a.txt");
@@ -336,9 +316,7 @@ fn a_helper_that_is_not_installed_is_told_only_where_it_matters() {
     let said = outcome.stderr_text();
     assert_eq!(outcome.status, 0, "{said}");
     lacks(&said, ["subgid", "newgidmap"]);
-    let Some((_world, shared)) = user_world(&shared_files()) else {
-        return;
-    };
+    let (_world, shared) = need!(user_world(&shared_files()));
     let doctor = json(&on(&shared, &machine), "doctor");
     let limit = overlay(&doctor)["limit"].to_string();
     assert!(limit.contains("newgidmap is not installed"), "{limit}");
@@ -346,12 +324,8 @@ fn a_helper_that_is_not_installed_is_told_only_where_it_matters() {
 
 #[test]
 fn a_grant_that_cannot_be_used_is_told_before() {
-    let Some((_world, cli)) = user_world(&shared_files()) else {
-        return;
-    };
-    if !has_helper() {
-        return;
-    }
+    let (_world, cli) = need!(user_world(&shared_files()));
+    need!(has_helper());
     let refuses = "#!/bin/sh\necho 'newgidmap: not today' >&2\nexit 1\n".to_owned();
     let [passwd, subgid] = granting(&format!("tester:{SHARED}:1\n"));
     let cli = on(&cli, &[passwd, subgid, ("/usr/bin/newgidmap", refuses)]);
@@ -384,9 +358,7 @@ fn what_was_not_looked_at_is_explained_when_a_command_failed() {
 
 #[test]
 fn root_changes_files_of_any_group_inside() {
-    if !require_root("files of other groups and users") {
-        return;
-    }
+    need!(require_root("files of other groups and users"));
     let (world, cli) = world();
     let app = world.at("app");
     sh(
@@ -420,9 +392,7 @@ fn a_commit_into_a_directory_of_another_user_could_never_be_finished() {
          chmod 0775 theirs; chmod 0664 theirs/f; chmod 0666 theirs/g; chown {STRANGER}:{OTHER} theirs/g both; chmod 0666 both"
     );
     for strategy in ["overlay", "filesystem_copy"] {
-        let Some((world, cli)) = user_world(&script) else {
-            return;
-        };
+        let (world, cli) = need!(user_world(&script));
         let app = world.at("app");
         let look = |name: &str| looks(&app.join(name));
         cli.plan("p", ".", strategy);

@@ -85,9 +85,7 @@ fn stride() -> usize {
 #[test]
 fn a_run_is_killed_at_every_call_that_changes_something() {
     as_user_too();
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let script = "echo x > f; echo y > ~/home";
     let (template, cli) = world();
     cli.ok("plan create try --resource .");
@@ -106,9 +104,7 @@ fn a_run_is_killed_at_every_call_that_changes_something() {
 #[test]
 fn a_run_without_a_plan_is_killed_here_and_there() {
     as_user_too();
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let (template, cli) = world();
     let calls = cli.stepper(inside("run", "echo x > f")).run().calls;
     drop(template);

@@ -276,9 +276,7 @@ fn vim_edits_in_tmux_inside_as_outside() {
 /// A package with a user of its own, into sandboxes of the machine's directories.
 #[test]
 fn root_installs_a_package() {
-    if !require_root("directories of the machine") {
-        return;
-    }
+    need!(require_root("directories of the machine"));
     if Command::new("dpkg-deb").arg("--version").output().is_err() {
         skip("dpkg is not installed");
         return;

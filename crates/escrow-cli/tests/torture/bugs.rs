@@ -208,9 +208,7 @@ fn every_seeded_bug_is_found() {
         skip("built without the feature seeded-bugs");
         return;
     }
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let missed: Vec<&str> = all(Form::Bounded)
         .iter()
         .filter(|found| found.way.is_none())

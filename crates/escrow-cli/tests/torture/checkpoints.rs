@@ -487,9 +487,7 @@ fn checkpoint_restore_fork_and_gc_meet_errors() {
 
 #[test]
 fn the_power_is_cut_in_checkpoint_restore_fork_and_gc() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     if let Some(figures) = cuts(Form::Bounded) {
         figures.settle("checkpoint, restore, fork and gc, power cuts", 55);
     }

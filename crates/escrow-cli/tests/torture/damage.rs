@@ -67,7 +67,7 @@ impl Loss {
     }
 
     fn try_run(&self, verdict: &mut Verdict) -> Result<(), String> {
-        let world = World::under(memory());
+        let world = World::new();
         let home = world.home();
         let cli = Cli::new(&world, &crate::binary());
         // A store that has seen something, so that an older copy is not an empty one.

@@ -68,10 +68,10 @@ impl Kind {
     /// None, after recording the skip, for an ordinary user.
     fn make(self) -> Option<LoopFs> {
         match self {
-            Self::Ext4Small => LoopFs::in_memory_with_mkfs_args(Fs::Ext4, 16, &["-b", "1024"]),
-            Self::Ext4 => LoopFs::in_memory(Fs::Ext4, 16),
-            Self::Xfs => LoopFs::in_memory(Fs::Xfs, 300),
-            Self::Btrfs | Self::Snapshots => LoopFs::in_memory(Fs::Btrfs, 128),
+            Self::Ext4Small => LoopFs::with_mkfs_args(Fs::Ext4, 16, &["-b", "1024"]),
+            Self::Ext4 => LoopFs::new(Fs::Ext4, 16),
+            Self::Xfs => LoopFs::new(Fs::Xfs, 300),
+            Self::Btrfs | Self::Snapshots => LoopFs::new(Fs::Btrfs, 128),
         }
     }
 }
@@ -409,9 +409,7 @@ pub(crate) fn finds(bug: &'static str) -> Option<(String, usize)> {
 // rule C12, C17, P6
 #[test]
 fn what_frees_space_succeeds_on_a_full_disk() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     if let Some(figures) = fills(Form::Bounded) {
         figures.settle("full disks", 80);
     }

@@ -119,7 +119,7 @@ struct GitSides {
 fn sides(mixed: bool) -> &'static GitSides {
     static SIDES: LazyLock<[GitSides; 2]> = LazyLock::new(|| {
         [false, true].map(|mixed| {
-            let world = World::under(Path::new("/var/tmp"));
+            let world = World::new();
             furnish(world.path());
             let old = shell(world.path(), LOOK);
             shell(&world.path().join("app"), WORK);
@@ -142,7 +142,7 @@ fn furnish(root: &Path) {
 
 impl GitWorld {
     fn new(mixed: bool) -> Self {
-        Self::within(World::under(Path::new("/var/tmp")), mixed)
+        Self::within(World::new(), mixed)
     }
 
     fn within(world: World, mixed: bool) -> Self {
@@ -536,7 +536,7 @@ pub(crate) fn cuts(form: Form) -> Option<Figures> {
 
 /// Cuts on one file system. What the agent did is on no disk yet when the commit begins.
 fn cut(kind: Fs, verb: GitVerb, mixed: bool, form: Form) -> Option<Figures> {
-    let mut disk = LoopFs::in_memory(kind, 96)?;
+    let mut disk = LoopFs::new(kind, 96)?;
     let mut world = GitWorld::within(World::under(disk.path()), mixed);
     // It goes with the image.
     std::mem::forget(world._world.take());
@@ -611,9 +611,7 @@ fn git_with_errors_anywhere() {
 // rule C3
 #[test]
 fn git_when_the_power_is_cut() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     if let Some(figures) = cuts(Form::Bounded) {
         figures.settle("git: power cuts on ext4, xfs and btrfs", 18);
     }

@@ -85,7 +85,7 @@ pub(crate) fn kills(form: Form) -> Figures {
         Form::Bounded => (2_000, 50, 4),
         Form::Long(_) => (50_000, 2_000, 60),
     };
-    let world = World::under(Path::new("/var/tmp"));
+    let world = World::new();
     let app = world.dir("app");
     repository(&app, files, commits);
     let cli = Cli::new(&world, &binary()).cwd(&app);

@@ -109,7 +109,7 @@ pub(crate) fn states(size: Size, label: &str, kind: Kind) -> Arc<States> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let states = known.entry((size, label.to_owned(), layered));
     Arc::clone(states.or_insert_with(|| {
-        let world = World::under(memory());
+        let world = World::new();
         let root = plain(&world, size, label, layered);
         let seen = || match layered {
             true => look(&root),
@@ -139,7 +139,7 @@ pub(crate) fn layer(size: Size, label: &str) -> Arc<Layer> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let layer = known.entry((size, label.to_owned(), true));
     Arc::clone(layer.or_insert_with(|| {
-        let world = World::under(memory());
+        let world = World::new();
         let lower = plain(&world, size, label, true);
         let (upper, work) = (world.dir("upper"), world.dir("work"));
         let mount = OverlayMount {

@@ -57,7 +57,7 @@ use kills::{WRITES, telling};
 use point::{Before, Point, Verb, Verdict, no_sync_again, stepper, words};
 use scenario::Kind::{self, Container, Copy, Cow, None as Nothing, Overlay, Snapshot};
 use scenario::{NEW_TIMES, REFUSED, Scenario, Sides, Size, Where, set_attribute, set_time};
-use subject::{EDIT, LABELS, PLAN, Subject, manager, memory, options};
+use subject::{EDIT, LABELS, PLAN, Subject, manager, options};
 use sweep::{Figures, Trial};
 
 /// The program under test.

@@ -499,9 +499,7 @@ fn any_verb_after_any_verb_that_met_an_error() {
 // rule C1, C3
 #[test]
 fn any_verb_after_a_power_cut_in_any_verb() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     if let Some(figures) = cuts(Form::Bounded) {
         figures.settle("any verb, the power cut, then any verb", 38);
     }

@@ -288,7 +288,7 @@ fn contents(size: Size, label: &str, kind: Kind) -> Arc<Contents> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let key = (size, label.to_owned(), kind == Kind::Overlay);
     let contents = known.entry(key).or_insert_with(|| {
-        let world = World::under(memory());
+        let world = World::new();
         let root = world.dir("plain");
         let mut contents = Vec::new();
         scenario::build(&root, size, label);

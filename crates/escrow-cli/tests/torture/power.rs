@@ -20,7 +20,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// None, after recording the skip, for an ordinary user.
     pub(crate) fn new(kind: Fs, scenario: &Scenario, bug: Option<&'static str>) -> Option<Self> {
-        let fs = LoopFs::in_memory(kind, 48)?;
+        let fs = LoopFs::new(kind, 48)?;
         let world = World::under(fs.path());
         let subject = Subject::within(scenario, &world).bugged(bug);
         // It goes with the image.
@@ -194,9 +194,7 @@ pub(crate) fn on_each<T: Send + std::marker::Copy>(
 
 #[test]
 fn the_power_is_cut() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     if let Some(figures) = cuts(Form::Bounded) {
         figures.settle("power cuts on ext4, xfs and btrfs", 100);
     }

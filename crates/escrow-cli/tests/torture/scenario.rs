@@ -302,7 +302,7 @@ pub(crate) struct Sides {
 
 /// What a member must be before and after, found out without the engine.
 pub(crate) fn sides(size: Size, label: &str, kind: Kind) -> Sides {
-    let world = World::under(crate::subject::memory());
+    let world = World::new();
     let root = world.dir("plain");
     build(&root, size, label);
     let old = signature(&root);

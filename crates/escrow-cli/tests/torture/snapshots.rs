@@ -16,7 +16,7 @@ pub(crate) struct Ground(LoopFs);
 impl Ground {
     /// None, after recording the skip, for an ordinary user.
     pub(crate) fn new() -> Option<Self> {
-        let fs = LoopFs::in_memory(Fs::Btrfs, 512)?;
+        let fs = LoopFs::new(Fs::Btrfs, 512)?;
         let mut place = GROUND.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Some(fs.path().to_owned());
         drop(place);
@@ -88,9 +88,7 @@ pub(crate) fn faults(form: Form) -> Option<Figures> {
 
 #[test]
 fn snapshots_killed_and_met_by_errors() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     if let Some(figures) = faults(Form::Bounded) {
         figures.settle("snapshots on btrfs, killed and met by errors", 36);
     }

@@ -124,7 +124,7 @@ struct DbWorld {
 
 impl DbWorld {
     fn new(kind: DbKind) -> Self {
-        Self::within(World::under(Path::new("/var/tmp")), kind)
+        Self::within(World::new(), kind)
     }
 
     fn within(world: World, kind: DbKind) -> Self {
@@ -439,7 +439,7 @@ pub(crate) fn cuts(form: Form) -> Option<Figures> {
 }
 
 fn cut(fs: Fs, verb: DbVerb, kind: DbKind, form: Form) -> Option<Figures> {
-    let mut disk = LoopFs::in_memory(fs, 96)?;
+    let mut disk = LoopFs::new(fs, 96)?;
     let mut world = DbWorld::within(World::under(disk.path()), kind);
     // It goes with the image.
     std::mem::forget(world._world.take());
@@ -519,9 +519,7 @@ fn sqlite_with_errors_anywhere() {
 // rule C3
 #[test]
 fn sqlite_when_the_power_is_cut() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     if let Some(figures) = cuts(Form::Bounded) {
         figures.settle("sqlite: power cuts on ext4, xfs and btrfs", 12);
     }

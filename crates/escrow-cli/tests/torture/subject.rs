@@ -17,22 +17,6 @@ use crate::{later, scenario, snapshots};
 /// The name of every plan.
 pub(crate) const PLAN: &str = "t";
 
-/// Where worlds are made: in memory, if there is such a place.
-pub(crate) fn memory() -> &'static Path {
-    static MEMORY: LazyLock<PathBuf> = LazyLock::new(|| {
-        let shared = PathBuf::from("/dev/shm");
-        match tempfile_works(&shared) {
-            true => shared,
-            false => std::env::temp_dir(),
-        }
-    });
-    &MEMORY
-}
-
-fn tempfile_works(dir: &Path) -> bool {
-    dir.is_dir() && rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
-}
-
 /// One resource of the plan.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
@@ -84,7 +68,7 @@ impl Subject {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let world = match scenario.members.contains(&Kind::Snapshot) {
             true => World::under(&snapshots::ground()),
-            false => World::under(memory()),
+            false => World::new(),
         };
         let cli = Cli::new(&world, &crate::binary());
         let (home, place) = (world.home(), world.dir("originals"));
@@ -236,7 +220,7 @@ fn layer(size: Size, label: &str) -> Arc<Layer> {
 pub(crate) const EDIT: &str = "ESCROW_TORTURE_EDIT";
 
 fn make_layer(size: Size, label: &str) -> Layer {
-    let world = World::under(memory());
+    let world = World::new();
     let place = world.dir("originals");
     let original = world.dir(format!("originals/{label}"));
     scenario::build(&original, size, label);

@@ -70,7 +70,7 @@ fn file(home: usize, shape: usize) -> String {
 
 impl Episode {
     fn new() -> Self {
-        let world = World::under(memory());
+        let world = World::new();
         for name in ORIGINALS {
             let original = world.dir(format!("originals/{name}"));
             let files = (0..2).flat_map(|home| (0..4).map(move |shape| file(home, shape)));

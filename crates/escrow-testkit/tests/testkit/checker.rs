@@ -114,9 +114,7 @@ fn a_signature_notices_each_kind_of_difference() {
 
 #[test]
 fn a_signature_tells_owners_and_devices() {
-    if !require_root("chown and mknod") {
-        return;
-    }
+    need!(require_root("chown and mknod"));
     let world = World::new();
     let dir = world.dir("a");
     write(dir.join("f"), "x");

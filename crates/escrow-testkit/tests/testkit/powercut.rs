@@ -3,12 +3,8 @@
 use crate::*;
 
 fn check(kind: Fs) {
-    if !require_stepper() {
-        return;
-    }
-    let Some(mut fs) = LoopFs::in_memory(kind, 17) else {
-        return;
-    };
+    need!(require_stepper());
+    let mut fs = need!(LoopFs::new(kind, 17));
     let root = fs.path().to_owned();
     let read = |name: &str| fs::read_to_string(root.join(name)).ok();
     fs::write(root.join("before"), "kept").expect("a file");
@@ -50,9 +46,7 @@ fn a_power_cut_on_each_file_system() {
 #[test]
 fn another_mount_namespace_delays_a_boot_and_no_device_is_left() {
     for kind in Fs::ALL {
-        let Some(mut fs) = LoopFs::in_memory(kind, 17) else {
-            return;
-        };
+        let mut fs = need!(LoopFs::new(kind, 17));
         let start = fs.disk_at_rest();
         fs::write(fs.path().join("later"), "").expect("a file");
         let mut other = Command::new("unshare")

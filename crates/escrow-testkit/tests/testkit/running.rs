@@ -8,9 +8,7 @@ use crate::*;
 
 #[test]
 fn the_test_user_is_ordinary() {
-    if !require_root("setpriv") {
-        return;
-    }
+    need!(require_root("setpriv"));
     let output = as_user("sh")
         .args(["-c", "id -u; id -G; ls /root"])
         .output()
@@ -25,9 +23,7 @@ fn the_test_user_is_ordinary() {
 #[test]
 fn a_rerun_that_runs_nothing_or_fails_is_noticed() {
     assert!(!is_rerun() || !is_root());
-    if !require_root("setpriv") {
-        return;
-    }
+    need!(require_root("setpriv"));
     let panic = std::panic::catch_unwind(|| rerun_test_as_user("there_is_no_such_test"));
     assert!(panic.is_err());
 }
@@ -78,9 +74,7 @@ fn overlays_are_real_for_the_user_who_runs_the_test() {
 
 #[test]
 fn overlays_with_the_marks_of_root_are_real() {
-    if !require_root("trusted.overlay.*") {
-        return;
-    }
+    need!(require_root("trusted.overlay.*"));
     for world in [World::new(), World::odd()] {
         check_overlay(&world, XattrKind::Trusted);
     }

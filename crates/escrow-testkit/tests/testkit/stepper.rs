@@ -98,9 +98,7 @@ const STAGES: [&str; 12] = [
 #[test]
 fn calls_are_counted_across_children_and_always_the_same() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for _ in 0..5 {
         let world = World::odd();
         let run = script(world.path(), SCRIPT).record().run();
@@ -123,9 +121,7 @@ fn calls_are_counted_across_children_and_always_the_same() {
 #[test]
 fn a_kill_leaves_exactly_what_came_before() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     for (n, stage) in (1..).zip(STAGES) {
         let world = World::new();
         let run = script(world.path(), SCRIPT).fault(n, Fault::Kill);
@@ -144,9 +140,7 @@ fn a_kill_leaves_exactly_what_came_before() {
 #[test]
 fn threads_and_parallel_children_stand_still() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let there = |world: &World| fs::read_dir(world.path()).expect("a directory").count();
     let parallel = "seq 35 | xargs -P 5 -n 1 mkdir";
     let all = World::new();
@@ -181,9 +175,7 @@ fn threads_and_parallel_children_stand_still() {
 #[test]
 fn a_kill_reaches_all() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let world = World::new();
     let text = "trap '' TERM HUP; (setsid sleep 1000 & echo $! > one); sleep 1000 & echo $! > two; \
                 sleep 1000 | sleep 1000 & mkdir three";
@@ -202,9 +194,7 @@ fn a_kill_reaches_all() {
 #[test]
 fn a_call_fails_once_or_from_then_on() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let text = "mkdir a; mkdir b; mkdir c; echo done";
     let world = World::new();
     let run = script(world.path(), text).fault(2, Fault::Once(ENOSPC));
@@ -234,9 +224,7 @@ fn a_call_fails_once_or_from_then_on() {
 #[test]
 fn a_torn_write_is_half_there() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let tear = |stepper: Stepper, n| {
         let run = stepper.fault(n, Fault::Tear);
         assert_eq!(run.outcome.status, -9);
@@ -274,9 +262,7 @@ fn a_torn_write_is_half_there() {
 #[test]
 fn opening_counts_when_it_changes_something() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let world = World::new();
     let run = program(world.path(), "openat2").record().run();
     assert_eq!(run.outcome.status, 0, "{run:?}");
@@ -301,9 +287,7 @@ fn opening_counts_when_it_changes_something() {
 #[test]
 fn syncs_are_counted_alone_and_fail_alone() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let world = World::new();
     let text = "mkdir a; echo x > a/f; sync a/f; sync -d a/f; sync -f a; echo $? > b";
     let run = script(world.path(), text).only(SYNCS).record().run();
@@ -323,9 +307,7 @@ fn syncs_are_counted_alone_and_fail_alone() {
 #[test]
 fn steppers_run_side_by_side_and_leave_other_children_alone() {
     rerun_as_user(&[]);
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {
@@ -347,9 +329,7 @@ fn steppers_run_side_by_side_and_leave_other_children_alone() {
 
 #[test]
 fn the_command_line_can_be_stepped_as_another_user() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let world = World::odd();
     let cli = Cli::new(&world, Path::new("/bin/sh"));
     for cli in [cli.clone(), cli.user()] {
@@ -370,9 +350,7 @@ fn the_command_line_can_be_stepped_as_another_user() {
 
 #[test]
 fn streams_are_whole() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let text = "cat; seq 100000 >&2; printf end";
     let input = "line\n".repeat(54321);
     let run = script(Path::new("/"), text).stdin(&input).run();
@@ -385,9 +363,7 @@ fn streams_are_whole() {
 
 #[test]
 fn what_hangs_or_cannot_start_is_named() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let said = |stepper: Stepper| {
         let stepper = stepper.limit(Duration::from_millis(300));
         let panic = thread::spawn(|| stepper.run()).join();

@@ -8,6 +8,7 @@ use escrow::error::{Error, Kind};
 use escrow::manager::Manager;
 use escrow::model::{ChangeKind, ResourcePath};
 use escrow::strategy::StrategyError;
+use escrow_testkit::need;
 use escrow_testkit::signature::signature;
 use escrow_testkit::skip::require_root;
 use escrow_testkit::tree::build;
@@ -258,9 +259,7 @@ pub(crate) fn bind(what: &Path, at: &Path) -> Mounted {
 // rule S1
 #[test]
 fn a14_a_mount_point_in_the_tree() {
-    if !require_root("a bind mount") {
-        return;
-    }
+    need!(require_root("a bind mount"));
     let world = World::new();
     let elsewhere = world.dir("elsewhere");
     build(&elsewhere, "inside \"not of it\"\nfile \"from elsewhere\"");

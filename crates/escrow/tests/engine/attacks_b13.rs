@@ -5,6 +5,7 @@ use std::fs;
 use escrow::error::Error;
 use escrow::event::Unobserved;
 use escrow::strategy::StrategyError;
+use escrow_testkit::need;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::require_root;
 use escrow_testkit::tree::build;
@@ -76,9 +77,7 @@ fn b13_the_original_is_replaced() {
 // rule S1
 #[test]
 fn b13_the_original_is_mounted_over() {
-    if !require_root("mounts") {
-        return;
-    }
+    need!(require_root("mounts"));
     let (Some(one), Some(two)) = (LoopFs::new(Fs::Ext4, 16), LoopFs::new(Fs::Ext4, 16)) else {
         return;
     };

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use escrow::diff;
 use escrow::error::Error;
 use escrow::strategy::StrategyError;
+use escrow_testkit::need;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::tree::build;
@@ -155,9 +156,7 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) {
 // rule F1
 #[test]
 fn c9_large_attributes_and_acls() {
-    let Some(fs) = LoopFs::new(Fs::Xfs, 300) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Xfs, 300));
     let world = World::under(fs.path());
     for strategy in ISOLATING {
         let original = world.dir(format!("original-{strategy}"));
@@ -406,9 +405,7 @@ fn c15_what_cannot_be_read() {
         }
         return;
     }
-    if !require_root("files of another owner") {
-        return;
-    }
+    need!(require_root("files of another owner"));
     for text in [
         "a \"a\"\nd/culprit 0000 \"secret\"",
         "a \"a\"\nd/culprit/ 0000",

@@ -436,7 +436,7 @@ fn authorize(log: Log, original: &Path) -> Vec<String> {
 
 fn history(seed: u64) -> Vec<String> {
     let mut rng = Rng::new(seed);
-    let world = World::new();
+    let world = World::on_disk();
     let original: PathBuf = world.dir("original");
     sh(&original, "mkdir -p d/e");
     for path in RENAMED.iter().chain(&IN_PLACE) {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use escrow::error::Error;
 use escrow::strategy::{PreviewNote, StrategyError};
 use escrow_testkit::World;
+use escrow_testkit::need;
 use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::user::rerun_test_as_user;
 
@@ -58,9 +59,7 @@ fn privileges_are_not_released() {
 // rule F7
 #[test]
 fn capabilities_are_not_released() {
-    if !require_root("file capabilities") {
-        return;
-    }
+    need!(require_root("file capabilities"));
     let set = "setfattr -n security.capability -v 0x0100000200040000000000000000000000000000";
     let text = "had 0755 \"had\"\nnone 0755 \"none\"\nedited 0755 \"e\"";
     let world = World::new();
@@ -109,9 +108,7 @@ fn sockets_stay_out() {
 // rule F4, S3
 #[test]
 fn device_nodes_are_refused() {
-    if !require_root("device nodes") {
-        return;
-    }
+    need!(require_root("device nodes"));
     for (strategy, _world, sandbox) in each(&ISOLATING, "file \"file\"\nd/x \"x\"") {
         let original = &sandbox.original;
         sandbox.write("file", b"new").expect("it can be written");

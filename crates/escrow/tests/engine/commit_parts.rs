@@ -222,7 +222,7 @@ fn parts_at_random() {
     for strategy in ["filesystem_copy", "overlay"] {
         for case in 0..10 {
             let mut rng = Rng::new(7_000 + case);
-            let world = World::new();
+            let world = World::on_disk();
             let mut base = Model::new();
             edits(&mut rng, &mut base, 30);
             let original = world.dir("o");

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use escrow::error::Error;
+use escrow_testkit::need;
 use escrow_testkit::signature::{Ignore, Sig, assert_same, differences, signature};
 use escrow_testkit::tree::build;
 use escrow_testkit::user::rerun_test_as_user;
@@ -230,9 +231,7 @@ fn without_areas(root: &Path) -> Sig {
 // rule C2, C12, F1
 #[test]
 fn the_root_of_a_file_system() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 16) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 16));
     let world = World::new();
     let original = fs.path();
     sh(original, "rmdir lost+found");

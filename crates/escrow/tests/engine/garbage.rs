@@ -10,6 +10,7 @@ use escrow::internals::fs::Dir;
 use escrow::internals::fs::usage::{Usage, measure};
 use escrow::manager::{GarbageReport, GarbageRequest, LeftoverKind, Manager, ManagerOptions};
 use escrow::model::{CleanupPolicy, IdSource, PlanState, Retention, SystemIdSource};
+use escrow_testkit::need;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::{Fs, LoopFs, World, tree};
 
@@ -234,9 +235,7 @@ fn a_file_counts_once_and_as_shared_where_it_has_a_name_elsewhere() {
 #[test]
 fn blocks_of_a_reflink_are_shared_until_they_are_written() {
     for kind in [Fs::Xfs, Fs::Btrfs] {
-        let Some(disk) = LoopFs::new(kind, 320) else {
-            return;
-        };
+        let disk = need!(LoopFs::new(kind, 320));
         let world = World::under(disk.path());
         sh(
             world.path(),

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use escrow::internals::fs::manifest::Manifest;
+use escrow_testkit::need;
 use escrow_testkit::signature::{Ignore, Sig, assert_same, differences, signature};
 use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::tree::build;
@@ -118,9 +119,7 @@ fn zoo_below_an_odd_path() {
 }
 
 fn zoo_on(kind: Fs) {
-    let Some(fs) = LoopFs::new(kind, 300) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(kind, 300));
     let world = World::under(fs.path());
     faithful(&world, "filesystem_copy");
     let message = faithful(&world, "copy_on_write");
@@ -177,9 +176,7 @@ fn owners_stay_where_that_is_permitted() {
         }
         return;
     }
-    if !require_root("files of another owner") {
-        return;
-    }
+    need!(require_root("files of another owner"));
     let world = World::new();
     let original = world.dir("foreign");
     build(

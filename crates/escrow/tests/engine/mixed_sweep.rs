@@ -9,6 +9,7 @@ use escrow::internals::store::Plan;
 use escrow::manager::Manager;
 use escrow::model::PlanState;
 use escrow_testkit::World;
+use escrow_testkit::need;
 use escrow_testkit::stepper::{Fault, Stepper, require_stepper};
 
 use crate::commit_support::{Must, PLAIN, request};
@@ -50,9 +51,7 @@ pub(crate) fn stepped<M: TwoMembers>() {
 /// A member fails, or every process is killed, at one call after the other; then both originals are on one side, and the
 /// plan can be brought to the other. `test` is the name of the test that calls [`stepped`].
 pub(crate) fn sweep<M: TwoMembers>(test: &str, verb: &str, fault: Fault, stride: u64) {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let mut call = 1;
     loop {
         let world = World::new();

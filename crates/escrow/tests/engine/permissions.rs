@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use escrow_testkit::World;
+use escrow_testkit::need;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::tree::build;
@@ -117,9 +118,7 @@ fn writing_among_files_of_others() {
         assert_swept(&world.home());
         return;
     }
-    if !require_root("files of another owner") {
-        return;
-    }
+    need!(require_root("files of another owner"));
     let world = World::new();
     let original = world.dir("foreign");
     build(

@@ -199,7 +199,7 @@ impl Drop for Shown<'_> {
 }
 
 fn agrees_with_the_model(strategy: &str) {
-    let world = World::new();
+    let world = World::on_disk();
     for case in 0..cases() {
         let seed = seed(case);
         let _shown = Shown(strategy, seed);

@@ -12,6 +12,7 @@ use escrow::strategy::{
     CreateRequest, Intent, OnConflict, PrepareRequest, PreviewOptions, Registry, RestoreRequest,
     Sandbox, Session, Strategy, StrategyError, Target,
 };
+use escrow_testkit::need;
 use escrow_testkit::{Fs, LoopFs, World};
 use rusqlite::Connection;
 
@@ -402,9 +403,7 @@ fn every_row_of_a_table_with_another_form_is_in_the_diff() {
 #[test]
 fn sandboxes_and_checkpoints_share_their_pages_where_the_file_system_can() {
     for mode in ["DELETE", "WAL"] {
-        let Some(disk) = LoopFs::new(Fs::Btrfs, 320) else {
-            return;
-        };
+        let disk = need!(LoopFs::new(Fs::Btrfs, 320));
         let fill = format!(
             "PRAGMA journal_mode = {mode}; CREATE TABLE t (id INTEGER PRIMARY KEY, v);
              WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
