@@ -413,16 +413,9 @@ fn cut(fs: Fs, plain: Turn, form: Form) -> Option<Figures> {
         }
     };
     let calls = plain.calls();
-    let all: Vec<u64> = (1..=calls).collect();
-    let planned = all.len() + 1;
-    let mut chosen = match form {
-        Form::Bounded => sweep::thin(&all, 2),
-        Form::Long(_) => sweep::spread(all),
-    };
-    chosen.insert(0, calls + 100);
     let name = format!("{} on {}", plain.scenario.name(), power::word(fs));
-    figures = sweep::each_here(&chosen, form.until(), |n| {
-        let turn = Turn { n: *n, ..plain };
+    Some(form.cuts(calls, 2, |n| {
+        let turn = Turn { n, ..plain };
         let mut verdict = machine.cut(
             &start,
             turn.n,
@@ -434,9 +427,7 @@ fn cut(fs: Fs, plain: Turn, form: Form) -> Option<Figures> {
             *wrong = format!("{name}: {}: {wrong}", turn.name(verdict.hit.as_ref()));
         }
         (name.clone(), verdict)
-    });
-    figures.planned = planned;
-    Some(figures)
+    }))
 }
 
 /// The same on every file system; none where there is no root.

@@ -44,4 +44,23 @@ impl Form {
         let figures = sweep::points(&points, self.until());
         Figures { planned, ..figures }
     }
+
+    /// Cuts the power at most so many times, evenly, first right after the end; in the long form at every call.
+    pub(crate) fn cuts(
+        self,
+        calls: u64,
+        bounded: usize,
+        mut cut: impl FnMut(u64) -> (String, Verdict),
+    ) -> Figures {
+        let all: Vec<u64> = (1..=calls).collect();
+        let planned = all.len() + 1;
+        let mut chosen = match self {
+            Self::Bounded => sweep::thin(&all, bounded),
+            Self::Long(_) => sweep::spread(all),
+        };
+        // Well beyond the last call, which is not always the same.
+        chosen.insert(0, calls + 100);
+        let figures = sweep::each_here(&chosen, self.until(), |n| cut(*n));
+        Figures { planned, ..figures }
+    }
 }

@@ -1,8 +1,6 @@
 //! A plan of a checkout, a directory, a SQLite database and a PostgreSQL database, killed at any call of its commit: all four
 //! are old or all four are new, asked with `git`, `cat`, `sqlite3` and `psql`, and nothing stays prepared on the server.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use escrow_testkit::postgres::{Postgres, program};
 
 use crate::support::sh;
@@ -88,8 +86,7 @@ pub(crate) fn kills(form: Form) -> Figures {
     let found = each_here(&chosen, form.until(), |&n| {
         let (old, new) = (number, number + 1);
         number = new;
-        let mut verdict = Verdict::default();
-        let done = catch_unwind(AssertUnwindSafe(|| {
+        let attempt = |verdict: &mut Verdict| {
             four.prepare(new);
             let run = four.cli.stepper("commit t --yes").fault(n, Fault::Kill);
             verdict.hit.clone_from(&run.hit);
@@ -104,17 +101,10 @@ pub(crate) fn kills(form: Form) -> Figures {
                 true => Ok(()),
                 false => Err(format!("all hold {now} instead of {new}")),
             }
-        }));
-        let wrong = match done {
-            Ok(answer) => answer.err(),
-            Err(panic) => Some(words(&*panic)),
         };
-        let told = wrong.map(|wrong| format!("four members: killed at {n}: {wrong}"));
-        verdict.wrong.extend(told);
-        (
-            "checkout, directory, SQLite, PostgreSQL".to_owned(),
-            verdict,
-        )
+        let verdict = Verdict::of(attempt, |_| format!("four members: killed at {n}"));
+        let members = "checkout, directory, SQLite, PostgreSQL";
+        (members.to_owned(), verdict)
     });
     figures.add(found);
     figures.planned = chosen.len();

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use escrow_testkit::files::sh;
 
@@ -112,8 +111,7 @@ pub(crate) fn kills(form: Form) -> Figures {
     figures.wrong.extend(back().err());
     let chosen = thin(&all, most);
     let found = each_here(&chosen, form.until(), |&n| {
-        let mut verdict = Verdict::default();
-        let done = catch_unwind(AssertUnwindSafe(|| {
+        let attempt = |verdict: &mut Verdict| {
             prepare(n);
             let run = cli.stepper("commit t --yes").fault(n, Fault::Kill);
             verdict.hit.clone_from(&run.hit);
@@ -128,13 +126,8 @@ pub(crate) fn kills(form: Form) -> Figures {
                 now if released(&now) => back(),
                 now => Err(format!("neither old nor new: {now}")),
             }
-        }));
-        let wrong = match done {
-            Ok(answer) => answer.err(),
-            Err(panic) => Some(words(&*panic)),
         };
-        let told = wrong.map(|wrong| format!("large repository: killed at {n}: {wrong}"));
-        verdict.wrong.extend(told);
+        let verdict = Verdict::of(attempt, |_| format!("large repository: killed at {n}"));
         ("a large repository".to_owned(), verdict)
     });
     figures.add(found);

@@ -47,6 +47,7 @@ mod sqlite_histories;
 mod subject;
 mod support;
 mod sweep;
+mod tool;
 mod two_homes;
 mod unlinks;
 

@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
-use crate::sweep::{each_here, spread, thin};
+use crate::sweep::thin;
 use crate::*;
 
 /// A machine whose power is cut.
@@ -100,9 +100,10 @@ fn runs(calls: &[Step]) -> Vec<(Before, Verb)> {
 fn on(fs: Fs, members: &'static [Kind], form: Form, most: usize) -> Option<Figures> {
     let scenario = Scenario::full(members);
     let commit = Point::kill(scenario, Before::Nothing, Verb::Commit, 1);
-    let until = form.until();
+    let runs = runs(&commit.calls());
+    let each = form.part(runs.len());
     let mut figures = Figures::default();
-    for (before, verb) in runs(&commit.calls()) {
+    for (before, verb) in runs {
         let plain = Point {
             dark: true,
             ..Point::kill(scenario, before, verb, 1)
@@ -116,21 +117,10 @@ fn on(fs: Fs, members: &'static [Kind], form: Form, most: usize) -> Option<Figur
             }
         };
         let calls = plain.calls().len() as u64;
-        let all: Vec<u64> = (1..=calls).collect();
-        figures.planned += all.len() + 1;
-        let mut chosen = match form {
-            Form::Bounded => thin(&all, most),
-            Form::Long(_) => spread(all),
-        };
-        // Well beyond the last call, which is not always the same.
-        chosen.insert(0, calls + 100);
         let name = format!("{} on {}", scenario.name(), word(fs));
-        figures.add(each_here(&chosen, until, |n| {
-            let point = Point {
-                n: *n,
-                undo: n % 10 == 3,
-                ..plain
-            };
+        figures.add(each.cuts(calls, most, |n| {
+            let undo = n % 10 == 3;
+            let point = Point { n, undo, ..plain };
             let mut verdict = machine.cut_at(&start, &point);
             for wrong in &mut verdict.wrong {
                 let call = verdict.hit.as_ref().map(Step::to_string);
