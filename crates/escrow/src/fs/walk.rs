@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
@@ -97,8 +96,8 @@ where
     }
 }
 
-/// A walk that is over by then needs no threads: to start them takes more than a hundred calls.
-const ALONE: Duration = Duration::from_millis(5);
+/// A walk of no more directories needs no threads: to start them takes more than a hundred calls.
+const ALONE: usize = 4;
 
 struct TreeWalk<F, E> {
     visit: F,
@@ -138,9 +137,8 @@ where
     E: Send,
     F: Fn(&ResourcePath, S) -> Result<NextDirs<S>, E> + Sync,
 {
-    let (began, mut waiting) = (Instant::now(), VecDeque::new());
-    waiting.push_back((ResourcePath::root(), state));
-    while began.elapsed() < ALONE {
+    let mut waiting = VecDeque::from([(ResourcePath::root(), state)]);
+    for _ in 0..ALONE {
         let Some((path, state)) = waiting.pop_front() else {
             return Ok(());
         };
