@@ -216,3 +216,32 @@ fn what_both_sides_made_the_same_was_a_conflict() {
         }
     }
 }
+
+/// A file that one plan wrote as it was gets a new time in the original, and nothing else.
+// rule C15, F8
+#[test]
+fn a_file_that_another_plan_wrote_as_it_was_was_a_conflict() {
+    as_user_too();
+    for strategy in ["overlay", "filesystem_copy"] {
+        let (world, cli) = world();
+        sh(world.path(), "touch -d 2001-02-03 app/a.txt");
+        cli.plan("one", "./app", strategy);
+        cli.plan("two", "./app", strategy);
+        put(&cli, "one app a.txt", "one\ntwo\nthree\n");
+        put(&cli, "one app b.txt", "new\n");
+        put(&cli, "two app a.txt", "other\n");
+        cli.ok("commit one");
+        sh(world.path(), "test app/a.txt -nt app/src/main.rs");
+        cli.ok("commit two");
+        assert_eq!(read(world.at("app/a.txt")), "other\n", "{strategy}");
+        // What another program did to it meanwhile is still one.
+        cli.plan("three", "./app", strategy);
+        cli.plan("four", "./app", strategy);
+        put(&cli, "three app a.txt", "other\n");
+        put(&cli, "three app c.txt", "new\n");
+        put(&cli, "four app a.txt", "mine\n");
+        cli.ok("commit three");
+        write(world.at("app/a.txt"), "their\n");
+        failed(&cli, "commit four", 4);
+    }
+}

@@ -118,6 +118,28 @@ fn what_is_not_committed_in_the_checkout_is_never_overwritten() {
     assert_eq!(read(app.join("b")), "four\n");
 }
 
+/// What was released is compared with what is there, not with the clean tree.
+#[test]
+fn a_part_of_a_clean_tree_that_was_released_is_listed_no_more() {
+    as_user_too();
+    let world = world();
+    let (cli, app) = based(&world, "HEAD");
+    cli.ok(words("plan create t -r app"));
+    let work = "cd app; echo agent > src/a; echo four > b; echo new > n";
+    cli.ok(inside("run --plan t", work));
+    cli.ok(words("commit t --yes --only b --only n"));
+    cli.says("diff t --name-status", "M\tsrc/a\n");
+    cli.ok(inside("run --plan t", "cd app; echo three > b; rm n"));
+    cli.says("diff t --name-status", "M\tb\nD\tn\nM\tsrc/a\n");
+    cli.ok(words("commit t --yes"));
+    assert_eq!(
+        read(app.join("b")) + &read(app.join("src/a")),
+        "three\nagent\n"
+    );
+    assert!(!app.join("n").exists());
+    assert_sound(&app);
+}
+
 #[test]
 fn an_older_revision_is_a_base_whose_work_is_merged() {
     let world = world();

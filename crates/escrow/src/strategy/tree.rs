@@ -632,19 +632,19 @@ pub(super) fn entry_at(root: &Dir, path: &ResourcePath) -> Result<Option<(Dir, M
     Ok(dir.stat(name)?.map(|meta| (dir, meta)))
 }
 
-/// The change from one version of a path to another in plain trees, each with the directory it lies in, or itself for the
-/// root; `narrow` leaves out fields that tell nothing.
+/// The change from one version of a path to another, each with the directory it lies in, or itself for the root; `visible`
+/// leaves out attributes, and `narrow` fields, that tell nothing.
 pub(super) fn change(
     path: &ResourcePath,
     (old_dir, old): (&Dir, &Meta),
     (new_dir, new): (&Dir, &Meta),
+    visible: fn(Xattrs) -> Xattrs,
     narrow: impl FnOnce(Vec<ChangedField>) -> Vec<ChangedField>,
 ) -> Result<Option<Change>> {
     let name = path.split().map_or(&b"."[..], |(_, name)| name);
     let fields = match new.kind == old.kind {
         true => {
             let same = || same_content((new_dir, name), (old_dir, name));
-            let visible = |attributes| attributes;
             let fields = differences(name, (old_dir, old), (new_dir, new), visible, same)?;
             narrow(fields)
         }

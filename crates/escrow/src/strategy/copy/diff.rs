@@ -22,6 +22,8 @@ pub(in crate::strategy) struct CopiedTree<'a> {
     pub(in crate::strategy) manifest: &'a Manifest,
     /// What was released of it.
     pub(in crate::strategy) released: &'a Released,
+    /// The directory that it was released into.
+    pub(in crate::strategy) to: &'a Dir,
     /// The file, if not everything in the original is meant.
     pub(in crate::strategy) only: Option<&'a ResourcePath>,
 }
@@ -98,7 +100,7 @@ impl CopiedTree<'_> {
         let mut all = all.into_inner();
         let same = self
             .released
-            .compare(self.tree, self.original, &mut all.changes)?;
+            .compare(self.tree, self.to, &mut all.changes)?;
         all.same = same;
         Ok(all)
     }

@@ -125,8 +125,10 @@ fn with<T>(
 ) -> Result<T> {
     let open = open(sandbox)?;
     let manifest = read_manifest(&open.area)?;
+    let (original, onto) = (open.original.open()?, onto::open(open.onto.as_ref())?);
     let copied = CopiedTree {
-        original: &open.original.open()?,
+        original: &original,
+        to: onto.as_ref().unwrap_or(&original),
         tree: &open.tree,
         manifest: &manifest,
         released: &Released::read(parts, &identity(&open.tree)?)?,
@@ -205,6 +207,7 @@ fn discard(
     let manifest = read_manifest(area)?;
     let copied = CopiedTree {
         original: from,
+        to: from,
         tree: &tree,
         manifest: &manifest,
         released: &Released::default(),

@@ -270,13 +270,33 @@ impl TreeSession<Overlay> {
         Released::read(&self.parts, &base::identity(open.upper.top())?)
     }
 
+    /// In what it differs from what lies below; at paths that were released elsewhere, from what is there.
+    fn scan(
+        open: &OpenLayers,
+        onto: Option<&Dir>,
+        released: &Released,
+    ) -> Result<diff::OverlayScan> {
+        let (upper, lower) = (&open.upper, &open.lower);
+        let mut found = tree::steady(|| diff::look(upper, lower, released))?;
+        if let Some(to) = onto {
+            let find = |path: &ResourcePath| match layers::find(upper, lower, path)? {
+                LayerEntry::Nothing => Ok(None),
+                LayerEntry::Upper(dir, meta) | LayerEntry::Lower(dir, meta) => {
+                    Ok(Some((dir, meta)))
+                }
+            };
+            released.compare_with(&find, layers::visible, to, &mut found.changes)?;
+        }
+        Ok(found)
+    }
+
     fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
         let open = open(&self.reference)?;
         let (upper, lower) = (&open.upper, &open.lower);
         let onto = onto::open(open.onto.as_ref())?;
         let to = onto.as_ref().unwrap_or(lower);
         let (moves, released) = (self.moves(to)?, self.released(&open)?);
-        let mut found = tree::steady(|| diff::look(upper, lower, &released))?;
+        let mut found = Self::scan(&open, onto.as_ref(), &released)?;
         tree::check_stray(&found.changes, &open.carved)?;
         tree::only_own(&mut found.changes, &open.carved);
         let releases = Releases {
@@ -351,9 +371,8 @@ impl Sandbox for TreeSession<Overlay> {
             if from.or(to).is_some() {
                 return checkpoints::since(open, from, to);
             }
-            let released = self.released(open)?;
-            let look = || diff::look(&open.upper, &open.lower, &released);
-            let mut found = tree::steady(look)?.changes;
+            let (released, onto) = (self.released(open)?, onto::open(open.onto.as_ref())?);
+            let mut found = Self::scan(open, onto.as_ref(), &released)?.changes;
             tree::only_own(&mut found, &open.carved);
             Ok(DiffView::new(found))
         };

@@ -94,7 +94,7 @@ impl Comparison<'_> {
         if state(old.1) == state(new.1) || is_apart(old.1, new.1) {
             return Ok(());
         }
-        let change = tree::change(path, old, new, |fields| fields)?;
+        let change = tree::change(path, old, new, |all| all, |fields| fields)?;
         let mut found = self.found.lock();
         match change {
             Some(change) => found.changes.push(change),

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::intent::{self, FINISHED, IntentEntry, RenameStep};
 use super::stage::staged_path;
 use super::unshare::{ReplacementCopies, entries, separate};
-use super::{CAPABILITY, TreeIntent, reference, stat};
+use super::{CAPABILITY, DirUpdate, TreeIntent, reference, stat};
 use crate::fs::walk::look_at_all;
 use crate::fs::{Cause, Dir, Fingerprint, Meta, MovedEntry, Stamp, xattr};
 use crate::model::{EntryKind, ResourcePath};
@@ -62,10 +62,11 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
         writer.directory(&dressing).map_err(unwritten)?;
     }
     let written = intent::close(&area, FINISHED, writer)?;
-    let (moved, last) = still_named(&tree, &original)?;
+    let (mut moved, last) = still_named(&tree, &original)?;
     // One that has another name is moved on by others.
     let apart = moved.is_empty() && !has_names_elsewhere(&tree)?;
     let kept_until = last.filter(|_| apart);
+    moved.extend(retimed(&tree, &original)?);
     let intent = tree.store(FINISHED, written, kept_until);
     Ok((FinishedCommit { intent, notes }, moved))
 }
@@ -127,6 +128,25 @@ fn still_named(tree: &TreeIntent, original: &Dir) -> Result<(Vec<MovedEntry>, Op
         }));
     }
     Ok((moved, last))
+}
+
+/// Files that got the time at which the sandbox wrote them as they were: only that was changed.
+fn retimed(tree: &TreeIntent, original: &Dir) -> Result<Vec<MovedEntry>> {
+    let mut moved = Vec::new();
+    for update in tree.records.directories().filter(DirUpdate::is_file) {
+        let (Some(seen), Some(now)) = (update.seen, stat(original, &update.path)?) else {
+            continue;
+        };
+        let mtime = update.after.mtime.unwrap_or(seen.mtime);
+        if (Fingerprint { mtime, ..seen }).looks_the_same(&now) {
+            moved.push(MovedEntry {
+                ino: now.ino,
+                before: seen.ctime,
+                after: now.ctime,
+            });
+        }
+    }
+    Ok(moved)
 }
 
 /// Whether a file in a directory that was kept as a whole has a name elsewhere.

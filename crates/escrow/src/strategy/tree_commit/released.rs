@@ -28,6 +28,9 @@ pub(in crate::strategy) struct Released {
 /// What a commit left at a path, and the attributes of a directory that was there before.
 type LeftEntry = (Fingerprint, Option<Xattrs>);
 
+/// A version and the directory it lies in; `None` where nothing is.
+type FoundVersion = Option<(Dir, Meta)>;
+
 impl Released {
     /// What these commits left, oldest first, as far as they are of the sandbox that is there now: after a rollback
     /// it is another one. A commit whose area was removed tells nothing, and its paths are changes again.
@@ -94,11 +97,23 @@ impl Released {
         original: &Dir,
         changes: &mut Vec<Change>,
     ) -> Result<Vec<ResourcePath>> {
+        let find = |path: &ResourcePath| tree::entry_at(tree, path);
+        self.compare_with(&find, |all| all, original, changes)
+    }
+
+    /// The same for a sandbox whose versions `find` finds, with the directories they lie in.
+    pub(in crate::strategy) fn compare_with(
+        &self,
+        find: &dyn Fn(&ResourcePath) -> Result<FoundVersion>,
+        visible: fn(Xattrs) -> Xattrs,
+        original: &Dir,
+        changes: &mut Vec<Change>,
+    ) -> Result<Vec<ResourcePath>> {
         changes.retain(|one| !self.has(&one.path));
         let mut same = Vec::new();
         for path in self.paths.keys() {
             let name = path.split().map_or(&b"."[..], |(_, name)| name);
-            let (own, theirs) = (tree::entry_at(tree, path)?, tree::entry_at(original, path)?);
+            let (own, theirs) = (find(path)?, tree::entry_at(original, path)?);
             let added = |(dir, new): (Dir, Meta)| -> Result<_> {
                 Ok(Change::added(path.clone(), dir.facts(name, &new)?))
             };
@@ -111,8 +126,8 @@ impl Released {
                 (None, Some(old)) => Some(deleted(old)?),
                 (Some((own, new)), Some((theirs, old))) => {
                     let (old, new) = ((&theirs, &old), (&own, &new));
-                    let change =
-                        tree::change(path, old, new, |fields| tree::ownable(fields, old.1))?;
+                    let narrow = |fields| tree::ownable(fields, old.1);
+                    let change = tree::change(path, old, new, visible, narrow)?;
                     if change.is_none() && !new.1.is_dir() {
                         same.push(path.clone());
                     }
