@@ -103,6 +103,7 @@ fn random_texts_are_merged_as_git_does_or_not_at_all() {
 // rule C15
 #[test]
 fn what_cannot_be_merged_stays_a_conflict() {
+    as_user_too();
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = world();
         let app = world.at("app");

@@ -9,6 +9,7 @@ use crate::*;
 
 #[test]
 fn what_will_run_later_is_listed_apart_with_its_reason() {
+    as_user_too();
     let (_world, cli) = planned_app("filesystem_copy");
     for path in [".git/hooks/pre-commit", ".github/workflows/ci.yml", "notes"] {
         put(&cli, &format!("try app {path}"), "echo gotcha\n");
@@ -48,6 +49,7 @@ const INSTALL: &str = "mkdir node_modules; echo '{}' > package.json; mkdir -p .h
 
 #[test]
 fn a_directory_that_is_new_as_a_whole_is_one_line() {
+    as_user_too();
     let (world, cli) = planned_app("filesystem_copy");
     let sandbox = PathBuf::from(cli.ok("path try app").trim_end());
     sh(&sandbox, INSTALL);
@@ -261,6 +263,7 @@ fn a_binary_patch_with_renames_is_taken_by_git() {
 
 #[test]
 fn what_was_moved_or_copied_is_named_and_words_are_marked() {
+    as_user_too();
     let (world, cli) = world();
     let lines = |words: &str| {
         words
@@ -311,6 +314,7 @@ fn what_was_moved_or_copied_is_named_and_words_are_marked() {
 
 #[test]
 fn a_terminal_shows_a_diff_through_the_pager_of_git() {
+    as_user_too();
     let (_world, cli) = world();
     cli.plan("try", "./app", "overlay");
     put(&cli, "try app a.txt", "new \x1b[31mred\n");

@@ -71,6 +71,7 @@ fn a_sandbox_is_made_once_and_found_again_by_every_process() {
 
 #[test]
 fn a_plan_is_found_by_name_id_prefix_or_place() {
+    as_user_too();
     let (world, cli) = world();
     let other = world.dir("elsewhere");
     let first = json(&cli, "plan create alpha --resource ./app");

@@ -106,6 +106,7 @@ fn a_command_below_the_top_of_a_project_gets_the_project() {
 
 #[test]
 fn a_command_gets_the_resources_that_the_project_declares() {
+    as_user_too();
     let (world, cli) = world();
     world.dir("data");
     world.dir("other");
@@ -252,6 +253,7 @@ fn a_command_begins_where_it_is_told_and_a_shell_is_a_command() {
 
 #[test]
 fn a_diff_of_paths_shows_what_changed_there() {
+    as_user_too();
     let (world, cli) = world();
     cli.ok(inside(
         "run",
@@ -392,6 +394,7 @@ fn what_was_released_from_a_running_command_can_be_deleted_and_moved() {
 
 #[test]
 fn a_plan_gets_another_name_and_a_directory_sees_its_own_plans() {
+    as_user_too();
     let (world, cli) = world();
     cli.plan("try", ".", "overlay");
     put(&cli, "try app b.txt", "new\n");
