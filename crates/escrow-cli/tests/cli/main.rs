@@ -46,7 +46,6 @@ mod moved_home;
 mod odd_places;
 mod output;
 mod parts;
-mod parts_faults;
 mod plans;
 mod plugins;
 mod postgres;

@@ -1,5 +1,4 @@
-//! Cleanup, rollback and creation of a plan, interrupted, and then
-//! committed: all members are released or none, and everything can go on.
+//! Verbs of a plan that are interrupted, and what they say: all members or none, and everything can go on.
 
 use crate::faults::{EIO, sweep};
 use crate::*;
@@ -38,23 +37,6 @@ fn originals(world: &World) -> [String; 3] {
     NAMES.map(|name| read(world.at(name).join("f")))
 }
 
-/// Commits what can be committed; all originals are new then, or all are old.
-fn commit_whole(world: &World, cli: &Cli) -> Result<(), String> {
-    let outcome = cli.run("commit try");
-    let found = originals(world);
-    let whole = ["old\n", "new\n"]
-        .iter()
-        .any(|side| found.iter().all(|one| one == side));
-    match whole && [0, 1, 4, 5].contains(&outcome.status) {
-        true => Ok(()),
-        false => Err(format!(
-            "{found:?}, {}: {}",
-            outcome.status,
-            outcome.stderr_text()
-        )),
-    }
-}
-
 /// Nothing is left half way, and everything can be removed.
 fn goes_on(world: &World, cli: &Cli) -> Result<(), String> {
     let recovered = cli.run("recover");
@@ -79,75 +61,18 @@ fn goes_on(world: &World, cli: &Cli) -> Result<(), String> {
     }
 }
 
-type Then = fn(&World, &Cli) -> Result<(), String>;
-
-/// Kills a line at some of its calls.
-#[track_caller]
-fn holds(scene: impl Fn() -> (World, Cli), line: &str, then: Then) {
-    sweep(scene, line, &[Fault::Kill], |world, cli, how| {
-        then(world, cli).unwrap_or_else(|error| panic!("{how}: {error}"));
-    });
-}
-
-fn commits_then_goes_on(world: &World, cli: &Cli) -> Result<(), String> {
-    commit_whole(world, cli)?;
-    goes_on(world, cli)
-}
-
-/// The plan is there with all its sandboxes, or can be created; then it can be committed as a whole.
-fn is_whole_or_nothing(world: &World, cli: &Cli) -> Result<(), String> {
-    let listed = json(cli, "plan list");
-    let plans = list(&listed["plans"]);
-    let open = plans.iter().find(|plan| plan["state"] == "open");
-    match open {
-        Some(plan) => {
-            let sandboxes = list(&plan["sandboxes"]).len();
-            if sandboxes != NAMES.len() {
-                return Err(format!("an open plan with {sandboxes} sandboxes"));
-            }
-        }
-        None => {
-            let used = cli.run("diff try");
-            if ![1, 5].contains(&used.status) {
-                return Err(format!("{}: {}", used.status, used.stderr_text()));
-            }
-            cli.ok(CREATE);
-        }
-    }
-    change_all(cli);
-    cli.ok("commit try");
-    match originals(world).iter().all(|one| one == "new\n") {
-        true => goes_on(world, cli),
-        false => Err("not all of it was released".to_owned()),
-    }
-}
-
-/// Each verb killed as an ordinary user, then a commit: `torture` has the rest of the pairs.
-// rule C1, C10, C17, P4, P6
-#[test]
-fn a_plan_is_committed_after_a_killed_verb() {
-    if as_ordinary_user() {
-        holds(changed, "cleanup try", commits_then_goes_on);
-        holds(changed, "rollback try", commits_then_goes_on);
-        holds(resources, CREATE, is_whole_or_nothing);
-    }
-}
-
 /// What `run` makes for directories that no plan has is whole or nothing, too.
 // rule C1
 #[test]
 fn a_run_that_is_killed_while_it_begins_a_plan_leaves_no_part_of_one() {
-    let whole: Then = |world, cli| {
-        for plan in list(&json(cli, "plan list")["plans"]) {
-            let sandboxes = list(&plan["sandboxes"]).len();
-            if plan["state"] == "open" && sandboxes != 2 {
-                return Err(format!("an open plan with {sandboxes} sandboxes"));
-            }
-        }
-        goes_on(world, cli)
-    };
     let line = "-q run --resource ./one --resource ./two -- true";
-    holds(resources, line, whole);
+    sweep(resources, line, &[Fault::Kill], |world, cli, how| {
+        for plan in list(&json(cli, "plan list")["plans"]) {
+            let whole = plan["state"] != "open" || list(&plan["sandboxes"]).len() == 2;
+            assert!(whole, "{how}: an open plan without all sandboxes: {plan}");
+        }
+        assert_eq!(goes_on(world, cli), Ok(()), "{how}");
+    });
 }
 
 /// Lets every removal of a line fail.

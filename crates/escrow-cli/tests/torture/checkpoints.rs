@@ -328,6 +328,10 @@ pub(crate) fn every(plain: Turn) -> impl Iterator<Item = Turn> {
 
 /// Each verb killed at every call, and with every write half done.
 pub(crate) fn kills(form: Form) -> Figures {
+    form.run(turns(form), 112)
+}
+
+pub(crate) fn turns(form: Form) -> Vec<Turn> {
     let mut turns = Vec::new();
     for scenario in scenarios(form) {
         for act in Act::EVERY {
@@ -340,7 +344,7 @@ pub(crate) fn kills(form: Form) -> Figures {
             }));
         }
     }
-    form.run(turns, 120)
+    turns
 }
 
 /// Each verb with an error at every call.
@@ -366,7 +370,7 @@ pub(crate) fn errors(form: Form) -> Figures {
             turns.extend(once.map(|fault| Turn { fault, ..turn }));
         }
     }
-    form.run(turns, 90)
+    form.run(turns, 82)
 }
 
 /// Each verb with the power cut, on one file system.

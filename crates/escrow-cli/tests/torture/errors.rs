@@ -69,13 +69,16 @@ pub(crate) fn errors(form: Form) -> Figures {
             Verb::Commit => &ALL,
             _ => &SOME,
         };
-        // In the bounded form two states are recovered, of each every second call, and each call meets one of the errors.
+        // In the bounded form every call of the commit, every second of the undo, and every fourth of the recovery of two
+        // states, each with one of the errors.
         if !form.is_long() && number > 3 {
             continue;
         }
         let stride = match verb {
-            Verb::Recover if !form.is_long() => 2,
-            _ => 1,
+            _ if form.is_long() => 1,
+            Verb::Commit => 1,
+            Verb::Undo => 2,
+            Verb::Recover => 4,
         };
         for n in (1 + number % stride..=plain.calls().len()).step_by(stride) {
             let chosen = match form.is_long() {
@@ -97,7 +100,11 @@ pub(crate) fn errors(form: Form) -> Figures {
 pub(crate) fn syncs(form: Form) -> Figures {
     let scenario = scenario(form);
     let mut points = Vec::new();
-    for (before, verb) in runs(scenario) {
+    let mut runs = runs(scenario);
+    if !form.is_long() {
+        runs.truncate(5);
+    }
+    for (before, verb) in runs {
         let plain = Point {
             only: Some(SYNCS),
             ..Point::kill(scenario, before, verb, 1)

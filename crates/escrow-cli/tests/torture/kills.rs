@@ -164,9 +164,9 @@ pub(crate) fn recovers(form: Form, scenarios: &[Scenario]) -> Vec<Point> {
 pub(crate) fn kills(form: Form, verb: Verb) -> Figures {
     let scenarios = scenarios(form);
     let (small, wide, bounded) = match verb {
-        Verb::Commit => (commits(&[TINY]), commits(&scenarios), 200),
-        Verb::Undo => (undos(&[TINY]), undos(&scenarios), 100),
-        Verb::Recover => (Vec::new(), recovers(form, &scenarios), 200),
+        Verb::Commit => (commits(&[TINY]), commits(&scenarios), 100),
+        Verb::Undo => (undos(&[TINY]), undos(&scenarios), 50),
+        Verb::Recover => (Vec::new(), recovers(form, &scenarios), 180),
     };
     match form.is_long() {
         true => form.run(wide, usize::MAX),
@@ -189,7 +189,7 @@ pub(crate) fn pairs(form: Form) -> Figures {
         let plain = Point::kill(TINY, before, Verb::Recover, 1);
         points.extend(at_every_call(plain, plain.calls().len()));
     }
-    form.run(points, 300)
+    form.run(points, 280)
 }
 
 /// The calls that write bytes.
@@ -226,7 +226,7 @@ pub(crate) fn tears(form: Form) -> Figures {
         };
         points.extend(at_every_call(plain, plain.calls().len()));
     }
-    form.run(points, 120)
+    form.run(points, 75)
 }
 
 /// How many points there must be; without root there are fewer scenarios.

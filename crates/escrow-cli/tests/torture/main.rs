@@ -50,6 +50,7 @@ mod sweep;
 mod tool;
 mod two_homes;
 mod unlinks;
+mod user;
 
 use checker::{Side, nothing_left, side};
 use escrow_testkit::prelude::*;

@@ -371,6 +371,10 @@ fn firsts(scenario: Scenario, bug: Option<&'static str>) -> Vec<(Pair, u64)> {
 
 /// Every pair of verbs, the first killed at every call.
 pub(crate) fn kills(form: Form) -> Figures {
+    form.run(killed_pairs(form), 135)
+}
+
+pub(crate) fn killed_pairs(form: Form) -> Vec<impl Trial> {
     let mut pairs = Vec::new();
     for scenario in scenarios(form) {
         for (plain, calls) in firsts(scenario, None) {
@@ -381,7 +385,7 @@ pub(crate) fn kills(form: Form) -> Figures {
             }
         }
     }
-    form.run(pairs, 150)
+    pairs
 }
 
 /// Every pair of verbs, the first with an error at every call, once, and from there on.
@@ -401,7 +405,7 @@ pub(crate) fn errors(form: Form) -> Figures {
             }
         }
     }
-    form.run(pairs, 80)
+    form.run(pairs, 72)
 }
 
 /// Every pair of verbs, the power cut in the first, on one file system.

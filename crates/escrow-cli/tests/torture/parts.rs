@@ -253,6 +253,10 @@ fn every(plain: Turn) -> impl Iterator<Item = Turn> {
 
 /// Both verbs: killed at every call, with every write half done, with errors at every call.
 pub(crate) fn faults(form: Form) -> Figures {
+    form.run(turns(form), 105)
+}
+
+pub(crate) fn turns(form: Form) -> Vec<impl Trial> {
     let (scenarios, errors): (&[Scenario], &[Fault]) = match form.is_long() {
         false => (&[Scenario::full(&[Copy, Overlay])], &SOME),
         true => (
@@ -282,7 +286,7 @@ pub(crate) fn faults(form: Form) -> Figures {
             }
         }
     }
-    form.run(turns, 120)
+    turns
 }
 
 // rule C1, C3, C4, C6
