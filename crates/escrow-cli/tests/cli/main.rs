@@ -49,8 +49,6 @@ mod parts;
 mod plans;
 mod plugins;
 mod postgres;
-mod postgres_clones;
-mod postgres_contract;
 mod postgres_faults;
 mod postgres_traps;
 mod postgres_work;

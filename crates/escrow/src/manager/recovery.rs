@@ -80,8 +80,7 @@ impl Manager {
                 let views = self.journal_views(&plan, &journal)?;
                 for (view, member) in views.into_iter().zip(&journal.members) {
                     let strategy = self.registry_of(plan.id)?.of(&view.sandbox.reference)?;
-                    let can = strategy.capabilities();
-                    if !member.carried && (can.only_forward() || !can.undoes) {
+                    if !member.carried && !strategy.capabilities().undoes {
                         asked.push(view.resource.name);
                     }
                 }

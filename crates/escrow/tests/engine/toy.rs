@@ -95,7 +95,6 @@ impl Strategy for Toy {
             isolates: true,
             prepares: true,
             undoes: true,
-            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Copy,

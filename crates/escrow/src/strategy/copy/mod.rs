@@ -281,7 +281,6 @@ impl<K: CopyKind> TreeKind for Copying<K> {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
-            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Copy,

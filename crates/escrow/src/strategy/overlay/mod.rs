@@ -181,7 +181,6 @@ impl TreeKind for Overlay {
             base: Base::Live,
             prepares: true,
             undoes: true,
-            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Constant,

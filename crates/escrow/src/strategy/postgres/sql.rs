@@ -56,11 +56,6 @@ pub(super) fn statements(sql: &[u8]) -> Vec<(&[u8], Statement)> {
     found
 }
 
-/// How many bytes the first statement of a text has, with its semicolon.
-pub(super) fn first_end(sql: &[u8]) -> usize {
-    first_statement(sql).0.max(1)
-}
-
 /// A word of a statement: a bare one in lower case, a quoted name, or a sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Word {
@@ -372,39 +367,6 @@ fn modes(words: &[Word]) -> Modes {
     }
 }
 
-/// The first statement of a text that concerns more than the database that it is sent to, by its first words.
-pub(super) fn server_wide(mut sql: &[u8]) -> Option<String> {
-    const SHARED: [&str; 6] = ["database", "group", "role", "system", "tablespace", "user"];
-    while !sql.is_empty() {
-        let (length, words) = first_statement(sql);
-        let at = |number: usize| match words.get(number) {
-            Some(Word::Bare(word)) => word.as_str(),
-            _ => "",
-        };
-        let found = match at(0) {
-            "create" | "drop" | "alter" if at(1) == "user" => at(2) != "mapping",
-            "create" | "drop" | "alter" => SHARED.contains(&at(1)),
-            // Rights on what is in the database are `ON` something.
-            "grant" | "revoke" => {
-                let on = words.iter().position(|word| word.is("on"));
-                on.is_none_or(|on| SHARED.contains(&at(on + 1)))
-            }
-            "comment" => SHARED.contains(&at(2)),
-            "security" => words
-                .iter()
-                .any(|word| word.name().is_some_and(|name| SHARED.contains(&name))),
-            "prepare" => at(1) == "transaction",
-            "commit" | "rollback" => at(1) == "prepared",
-            _ => false,
-        };
-        if found {
-            return Some([at(0), at(1)].join(" ").trim_end().to_uppercase());
-        }
-        sql = &sql[length..];
-    }
-    None
-}
-
 /// Whether statements of this kind only look, or set something.
 pub(super) fn only_looked(tag: &[u8]) -> bool {
     [b"SELECT".as_slice(), b"SHOW", b"SET", b"RESET", b"FETCH"]
@@ -494,35 +456,6 @@ mod tests {
             "do $$begin commit; end$$",
         ] {
             assert_eq!(kinds(text), [Statement::Other], "{text}");
-        }
-    }
-
-    // rule Q7
-    #[test]
-    fn what_concerns_the_whole_server_is_known() {
-        for text in [
-            "DROP DATABASE shop",
-            "select 1; alter system set work_mem = '1GB'",
-            "/* x */ create role r",
-            "alter user u superuser",
-            "grant admin to app",
-            "revoke connect on database shop from public",
-            "comment on database x is ''",
-            "prepare transaction 'x'",
-            "rollback prepared 'x'",
-        ] {
-            assert!(server_wide(text.as_bytes()).is_some(), "{text}");
-        }
-        for text in [
-            "create table role (database int)",
-            "grant select on orders to app",
-            "create user mapping for app server s",
-            "select 'drop database shop'",
-            "comment on table t is 'x'",
-            "prepare p as select 1",
-            "rollback",
-        ] {
-            assert_eq!(server_wide(text.as_bytes()), None, "{text}");
         }
     }
 

@@ -197,7 +197,6 @@ pub(in crate::strategy) fn look(
             live: false,
             merged,
             in_hunks,
-            lasting: false,
         },
         seen,
         fixed,

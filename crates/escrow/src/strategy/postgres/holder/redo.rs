@@ -3,7 +3,7 @@
 //! exactly what it showed before; otherwise nothing is written, and the changes are lost.
 
 use super::super::super::sql::{Value, identifier};
-use super::super::connect::{Connection, PgResult, literal};
+use super::super::connect::{PgResult, literal};
 use super::super::control::Changes;
 use super::backend::{Backend, LIMIT, own_settings};
 use super::changes;
@@ -11,38 +11,36 @@ use super::changes;
 /// How much text is sent at once.
 const BATCH: usize = 256 * 1024;
 
-/// How much is kept at most while a transaction is held: more is not written again.
+/// How much is kept at most: more is not written again.
 const MOST: usize = 64 * 1024 * 1024;
 
 /// What was changed, and the statements that change it again.
 #[derive(Default)]
-pub(in crate::strategy::postgres) struct Redo {
+pub(super) struct Redo {
     pub(super) changes: Changes,
     /// Each with the place of its table among those that refer to each other.
     deletes: Vec<(usize, String)>,
     updates: Vec<(usize, String)>,
     inserts: Vec<(usize, String)>,
     size: usize,
-    /// However much it is, it is kept.
-    whole: bool,
     /// Something was changed that no rows show, such as a definition.
     partial: bool,
 }
 
 /// A table of which rows are written again.
-pub(in crate::strategy::postgres) struct RowWriter<'t> {
+pub(super) struct RowWriter<'t> {
     /// Its place: a table comes after those it refers to.
-    pub(in crate::strategy::postgres) rank: usize,
+    pub(super) rank: usize,
     /// Its name, as SQL takes it.
-    pub(in crate::strategy::postgres) table: &'t str,
-    pub(in crate::strategy::postgres) columns: &'t [String],
+    pub(super) table: &'t str,
+    pub(super) columns: &'t [String],
     /// Which of the columns tell rows apart.
-    pub(in crate::strategy::postgres) key: &'t [usize],
+    pub(super) key: &'t [usize],
     /// Which of them the server computes.
-    pub(in crate::strategy::postgres) generated: &'t [bool],
+    pub(super) generated: &'t [bool],
 }
 
-pub(in crate::strategy::postgres) fn sql_value(value: &Value) -> String {
+fn sql_value(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),
         Value::Integer(number) => format!("'{number}'"),
@@ -53,14 +51,6 @@ pub(in crate::strategy::postgres) fn sql_value(value: &Value) -> String {
 }
 
 impl Redo {
-    /// One that keeps everything.
-    pub(in crate::strategy::postgres) fn whole() -> Self {
-        Self {
-            whole: true,
-            ..Self::default()
-        }
-    }
-
     /// Something cannot be written again.
     pub(super) fn give_up(&mut self) {
         self.partial = true;
@@ -70,12 +60,7 @@ impl Redo {
     }
 
     /// Adds the change of a row.
-    pub(in crate::strategy::postgres) fn row(
-        &mut self,
-        to: &RowWriter<'_>,
-        old: Option<&[Value]>,
-        new: Option<&[Value]>,
-    ) {
+    pub(super) fn row(&mut self, to: &RowWriter<'_>, old: Option<&[Value]>, new: Option<&[Value]>) {
         if self.partial {
             return;
         }
@@ -91,7 +76,7 @@ impl Redo {
             (_, None) => self.deletes.push((to.rank, statement)),
             _ => self.updates.push((to.rank, statement)),
         }
-        if self.size > MOST && !self.whole {
+        if self.size > MOST {
             self.give_up();
         }
     }
@@ -115,7 +100,7 @@ impl Redo {
         let begin = format!("SAVEPOINT escrow_redo; {LIMIT}");
         backend.connection.query(&begin)?;
         let same = self
-            .write(&mut backend.connection, deletes_first)
+            .write(backend, deletes_first)
             .and_then(|()| Ok(changes::changes(backend)?.changes.changes == self.changes.changes));
         let kept = matches!(same, Ok(true));
         let end = match kept {
@@ -134,11 +119,7 @@ impl Redo {
 
     /// Writes, with every trigger and every check, as a client would: what is written again must hold as what was written
     /// first does. Whether triggers did more than is wanted, the comparison shows.
-    pub(in crate::strategy::postgres) fn write(
-        &self,
-        connection: &mut Connection,
-        deletes_first: bool,
-    ) -> PgResult<()> {
+    fn write(&self, backend: &mut Backend, deletes_first: bool) -> PgResult<()> {
         let in_order = |statements: &[(usize, String)], reversed: bool| {
             let mut order: Vec<usize> = (0..statements.len()).collect();
             order.sort_by_key(|at| statements[*at].0);
@@ -161,12 +142,12 @@ impl Redo {
                 sql.push_str(&statements[*at].1);
                 sql.push(';');
                 if sql.len() > BATCH {
-                    connection.query(&sql)?;
+                    backend.connection.query(&sql)?;
                     sql.clear();
                 }
             }
         }
-        connection.query(&sql).map(drop)
+        backend.connection.query(&sql).map(drop)
     }
 }
 
@@ -176,36 +157,26 @@ impl RowWriter<'_> {
     }
 
     /// What finds one row as it was.
-    pub(in crate::strategy::postgres) fn finds(&self, old: &[Value]) -> String {
-        let is = |column: usize| {
+    fn finds(&self, old: &[Value]) -> String {
+        let is = |column: usize, as_text: &str| {
             let (name, value) = (self.name(column), sql_value(&old[column]));
-            format!("{name} = {value}")
+            format!("{name}{as_text} IS NOT DISTINCT FROM {value}")
         };
         match self.key.is_empty() {
             false => {
-                let parts: Vec<String> = self.key.iter().map(|column| is(*column)).collect();
+                let parts: Vec<String> = self.key.iter().map(|column| is(*column, "")).collect();
                 parts.join(" AND ")
             }
             true => {
-                let all = self.is_whole(old);
+                let all = 0..self.columns.len();
+                let parts: Vec<String> =
+                    all.map(|column| is(column, "::pg_catalog.text")).collect();
+                let all = parts.join(" AND ");
                 format!(
                     "ctid = (SELECT ctid FROM ONLY {} WHERE {all} LIMIT 1)",
                     self.table
                 )
             }
-        }
-    }
-
-    /// What tells whether a row has these values.
-    pub(in crate::strategy::postgres) fn is_whole(&self, row: &[Value]) -> String {
-        let is = |column: usize| {
-            let (name, value) = (self.name(column), sql_value(&row[column]));
-            format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {value}")
-        };
-        let parts: Vec<String> = (0..self.columns.len()).map(is).collect();
-        match parts.is_empty() {
-            true => "true".to_owned(),
-            false => parts.join(" AND "),
         }
     }
 
@@ -269,7 +240,7 @@ mod tests {
         let (old, new) = (row("it's; --\\", 1), row("it's; --\\", 2));
         assert_eq!(
             writer.update(&old, &new),
-            "UPDATE ONLY public.\"t\"\"x\" SET \"n\" = '2' WHERE \"a\"\"b\" = E'it''s; --\\\\'"
+            "UPDATE ONLY public.\"t\"\"x\" SET \"n\" = '2' WHERE \"a\"\"b\" IS NOT DISTINCT FROM E'it''s; --\\\\'"
         );
         let loose = RowWriter { key: &[], ..writer };
         assert!(

@@ -298,7 +298,6 @@ impl Strategy for SqliteSnapshot {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
-            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Copy,

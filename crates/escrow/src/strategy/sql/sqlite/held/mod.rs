@@ -181,7 +181,6 @@ impl Strategy for SqliteTransaction {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
-            promises: false,
             survives: false,
             retryable: false,
             checkpoints: Checkpoints::Linear,
