@@ -17,7 +17,7 @@ pub(crate) struct Overlaid {
 impl Overlaid {
     /// Mounts it where the thread is that began the sweep: all threads have to see it. Hard links stay what they are by `index`.
     pub(crate) fn over(at: &Path) -> Self {
-        let upper = World::under(memory());
+        let upper = World::new();
         let layers = [at.to_owned(), upper.dir("upper"), upper.dir("work")];
         let [lower, above, work] = layers.map(|path| path.display().to_string());
         let options = format!("index=on,lowerdir={lower},upperdir={above},workdir={work}");
