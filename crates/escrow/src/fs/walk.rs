@@ -140,10 +140,13 @@ where
     let mut waiting = VecDeque::from([(ResourcePath::root(), state)]);
     for _ in 0..ALONE {
         let Some((path, state)) = waiting.pop_front() else {
-            return Ok(());
+            break;
         };
         let children = visit(&path, state)?.into_iter();
         waiting.extend(children.map(|(name, state)| (path.join(&name), state)));
+    }
+    if waiting.is_empty() {
+        return Ok(());
     }
     let walk = TreeWalk {
         visit,
