@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench torture regress deps docs install
+.PHONY: help demo test lint bench torture regress conformance-posix deps docs install
 
 # mkfs.* and losetup live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
@@ -99,6 +99,10 @@ torture: deps ## every fault at every call, for ESCROW_TORTURE_MINUTES (30), in 
 regress: ## PostgreSQL's own tests, of its sources (SOURCES=…/src/test/regress), in a sandbox beside on a server
 	@cargo build --release --locked -p escrow-cli
 	scripts/pg-regress.sh '$(SOURCES)'
+
+conformance-posix: ## other projects' tests of file systems (SUITES=…: pjdfstest/, fsx, fsstress), inside beside natively; write the differences into docs/limits.md
+	@cargo build --release --locked -p escrow-cli
+	scripts/conformance-posix.sh '$(SUITES)'
 
 deps: ## check for the programs the tests use; as root, install the missing ones
 	@scripts/install-deps.sh
