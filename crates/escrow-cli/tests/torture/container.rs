@@ -3,7 +3,6 @@
 
 use escrow_testkit::namespace::own_mounts;
 
-use crate::errors::ALL;
 use crate::kills::{commits, recovers, undos};
 use crate::*;
 
@@ -53,13 +52,7 @@ pub(crate) fn faults(form: Form) -> Option<Figures> {
     if form.is_long() {
         points.extend(recovers(form, &scenarios));
     }
-    let errors: Vec<Point> = (0..)
-        .zip(&points)
-        .map(|(number, point)| Point {
-            fault: ALL[number % ALL.len()],
-            ..*point
-        })
-        .collect();
+    let errors = errors::at(&points);
     let form = form.part(2);
     let mut figures = form.run(points, 40);
     figures.add(form.run(errors, 10));
@@ -68,9 +61,7 @@ pub(crate) fn faults(form: Form) -> Option<Figures> {
 
 #[test]
 fn commits_into_a_container_killed_and_met_by_errors() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     if let Some(figures) = faults(Form::Bounded) {
         figures.settle("commits into a container, killed and met by errors", 45);
     }

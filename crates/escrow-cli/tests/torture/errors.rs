@@ -31,6 +31,16 @@ pub(crate) const ALL: [Fault; 15] = [
     Fault::Forever(EDQUOT),
 ];
 
+/// The same points with an error each, one after the other.
+pub(crate) fn at(points: &[Point]) -> Vec<Point> {
+    let errors = ALL.iter().cycle();
+    let with = |(point, fault): (&Point, &Fault)| Point {
+        fault: *fault,
+        ..*point
+    };
+    points.iter().zip(errors).map(with).collect()
+}
+
 /// The same for undo and recover.
 pub(crate) const SOME: [Fault; 4] = [
     Fault::Once(EIO),

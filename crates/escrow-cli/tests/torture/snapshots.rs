@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::checkpoints::{Act, Turn, every};
-use crate::errors::{ALL, EIO};
+use crate::errors::EIO;
 use crate::kills::{commits, recovers, undos};
 use crate::sweep::some;
 use crate::*;
@@ -54,13 +54,7 @@ pub(crate) fn faults(form: Form) -> Option<Figures> {
     if form.is_long() {
         points.extend(recovers(form, scenarios));
     }
-    let errors: Vec<Point> = (0..)
-        .zip(&points)
-        .map(|(number, point)| Point {
-            fault: ALL[number % ALL.len()],
-            ..*point
-        })
-        .collect();
+    let errors = errors::at(&points);
     let mut turns = Vec::new();
     for scenario in scenarios {
         for act in Act::EVERY {
