@@ -46,8 +46,8 @@ test: deps ## install what the tests need, run them all, list what was skipped
 	export ESCROW_SKIP_LOG='$(SKIPPED)'
 	what=(--workspace --locked --features escrow-cli/seeded-bugs)
 	if cargo nextest --version >/dev/null 2>&1; then
-		# All suites from one queue, the longest first. Many tests wait more than they work.
-		cargo nextest run "$${what[@]}" --test-threads $$(($$(nproc) * 3 / 2)) 2>&1 | tee '$(TEST_LOG)'
+		# All suites from one queue, the longest first. Tests wait for disks and processes a quarter of their time.
+		cargo nextest run "$${what[@]}" --test-threads $$(($$(nproc) * 5 / 2)) 2>&1 | tee '$(TEST_LOG)'
 		cargo test "$${what[@]}" --doc | tee -a '$(TEST_LOG)'
 	else
 		echo "cargo-nextest is not installed: the suites run one after the other"

@@ -8,7 +8,7 @@ use crate::*;
 fn a_snapshot_shows_nothing_else_of_its_subvolume() {
     let fs = need!(LoopFs::new(Fs::Btrfs, 192));
     let (world, cli) = furnish(World::under(fs.path()));
-    write(world.at("secret"), "of another directory\n");
+    write(world.at("secret-4c1f"), "of another directory\n");
     // With the state on the same file system, and elsewhere: then the area lies beside the original.
     let elsewhere = World::under(Path::new("/var/tmp"));
     let beside = cli.clone().env("ESCROW_HOME", elsewhere.home());
@@ -18,10 +18,10 @@ fn a_snapshot_shows_nothing_else_of_its_subvolume() {
         let volume = Path::new(outside.trim_end())
             .parent()
             .expect("it lies in a subvolume");
-        assert_eq!(read(volume.join("secret")), "of another directory\n");
+        assert_eq!(read(volume.join("secret-4c1f")), "of another directory\n");
         let script = format!(
-            "cat a.txt; echo new > a.txt; cat '{volume}/secret'; ls -d '{volume}/app'; \
-             find / -xdev -name secret 2>/dev/null | grep -v '^{place}/secret$'; true",
+            "cat a.txt; echo new > a.txt; cat '{volume}/secret-4c1f'; ls -d '{volume}/app'; \
+             find / -xdev -name secret-4c1f 2>/dev/null | grep -v '^{place}/secret-4c1f$'; true",
             volume = volume.display(),
             place = world.path().display(),
         );
