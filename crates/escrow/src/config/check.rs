@@ -52,7 +52,8 @@ pub(super) fn settle(
             file: Location::from(file),
             at: match elsewhere || is_url(entry.at.as_ref()) {
                 true => PathBuf::from(&entry.at),
-                false => directory.join(&entry.at),
+                // `at: .` is the directory itself, not a path that ends in a dot.
+                false => directory.join(&entry.at).components().collect(),
             },
             parent: entry.parent.clone(),
             strategy: entry.strategy.clone(),

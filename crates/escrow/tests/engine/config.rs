@@ -74,6 +74,9 @@ fn everything_that_is_said_arrives() {
     );
     let db = settings.resource("db").expect("it is declared");
     assert_eq!(db.at, Path::new("/project/data/app.db"));
+    // As it is shown: a path is equal to the same with a dot.
+    let app = settings.resource("app").expect("it is declared");
+    assert_eq!(app.at.as_os_str(), "/project");
     assert_eq!(db.parent.as_deref(), Some("app"));
     let far = settings.resource("far").expect("it is declared");
     assert_eq!(
