@@ -219,6 +219,7 @@ fn many_recover_at_once_and_find_one_side() {
 // attack G9; rule C3
 #[test]
 fn an_edit_between_crash_and_recovery_is_kept() {
+    as_user_too();
     let (world, cli) = need!(half_committed());
     write(world.at("etc/hosts"), "mine now\n");
     let recovered = json(&cli, "recover");
@@ -358,12 +359,18 @@ fn nothing_is_left_after_cleanup() {
 #[test]
 fn a_device_node_is_refused() {
     need!(require_root("a mount, a device node or a loop file system"));
-    let (world, cli) = world();
-    cli.ok("plan create p --resource ./app --strategy filesystem_copy");
-    sh(copy_of(&cli, "p", "app"), "mknod null c 1 3");
-    let told = failed(&cli, "commit p", 3);
-    assert_eq!(told["error"]["kind"], "denied");
-    assert!(!world.at("app/null").exists());
+    for ordinary in [false, true] {
+        let (world, mut cli) = world();
+        if ordinary {
+            world.chown_to_user();
+            cli = cli.user();
+        }
+        cli.ok("plan create p --resource ./app --strategy filesystem_copy");
+        sh(copy_of(&cli, "p", "app"), "mknod null c 1 3");
+        let told = failed(&cli, "commit p", 3);
+        assert_eq!(told["error"]["kind"], "denied");
+        assert!(!world.at("app/null").exists());
+    }
 }
 
 /// An original that is the root of a file system has nowhere to stage but in itself.

@@ -56,6 +56,7 @@ fn changed_world() -> (World, Cli, PathBuf) {
 // attack G3
 #[test]
 fn an_altered_intent_is_never_acted_on() {
+    as_user_too();
     need!(require_stepper());
     let (world, cli, original) = changed_world();
     let commit = cli.stepper("commit try").only(&["renameat2"]);

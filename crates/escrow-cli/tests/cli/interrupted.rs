@@ -128,6 +128,7 @@ fn what_was_put_where_a_commit_had_deleted_was_lost_by_a_killed_undo() {
 // rule C17, P6
 #[test]
 fn a_commit_whose_original_is_gone_could_never_be_let_go_of() {
+    as_user_too();
     need!(require_stepper());
     let (world, cli) = two("overlay");
     kill(&cli, "commit try", MOVES, 2);
@@ -405,6 +406,7 @@ fn what_the_agent_wrote_into_its_sandbox_was_called_somebody_elses() {
 // rule C17
 #[test]
 fn one_damaged_row_stopped_every_plan() {
+    as_user_too();
     need!(require_stepper());
     let (world, cli) = world();
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");

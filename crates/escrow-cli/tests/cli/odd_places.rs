@@ -11,16 +11,25 @@ fn b10_an_area_on_another_file_system() {
     tree::build(fs.path(), content);
     let world = World::new();
     let cli = Cli::new(&world, &binary()).cwd(fs.path());
+    use_all_strategies(&cli, &fs);
+    sh(
+        fs.path(),
+        &format!("rmdir lost+found; chown -R {UID}:{GID} ."),
+    );
+    use_all_strategies(&cli.user(), &fs);
+}
+
+fn use_all_strategies(cli: &Cli, fs: &LoopFs) {
     for strategy in ["copy_on_write", "filesystem_copy", "overlay", "auto"] {
         let before = signature(fs.path());
         let line = format!("plan create p --resource . --strategy {strategy}");
-        let plan = json(&cli, &line);
+        let plan = json(cli, &line);
         let sandbox = &plan["sandboxes"][0];
         if strategy == "copy_on_write" {
             let message = sandbox["message"].as_str().expect("a text");
             assert!(message.contains("cannot share contents"), "{message}");
         }
-        put(&cli, "p . dir/new", "new\n");
+        put(cli, "p . dir/new", "new\n");
         assert_eq!(cli.ok("diff p --name-status"), "A\tdir/new\n", "{strategy}");
         cli.ok("rollback p");
         assert_eq!(cli.ok("diff p --name-status"), "", "{strategy}");
@@ -43,13 +52,21 @@ fn c17_an_area_that_holds_no_attributes() {
     assert!(status.expect("attr is installed").success());
     let world = World::new();
     let home = world.dir("ram");
-    let ram = Mounted::new(["-t", "ramfs", "ramfs"], &home);
-    let cli = Cli::new(&world, &binary())
-        .cwd(fs.path())
-        .env("ESCROW_HOME", home.join("home"));
-    let doctor = json(&cli, "doctor .");
+    let _ram = Mounted::new(["-t", "ramfs", "ramfs"], &home);
+    let cli = Cli::new(&world, &binary()).cwd(fs.path());
+    lose_attributes(&cli.clone().env("ESCROW_HOME", home.join("root")));
+    let theirs = world.dir("ram/theirs");
+    sh(
+        fs.path(),
+        &format!("rmdir lost+found; chown -R {UID}:{GID} ."),
+    );
+    lose_attributes(&cli.env("ESCROW_HOME", theirs).user());
+}
+
+fn lose_attributes(cli: &Cli) {
+    let doctor = json(cli, "doctor .");
     assert_eq!(doctor["auto"], "filesystem_copy", "{doctor}");
-    let plan = json(&cli, "plan create p --resource . --strategy overlay");
+    let plan = json(cli, "plan create p --resource . --strategy overlay");
     let sandbox = &plan["sandboxes"][0];
     assert_eq!(sandbox["strategy"], "filesystem_copy", "{plan}");
     let message = sandbox["message"].as_str().expect("a text");
@@ -58,11 +75,9 @@ fn c17_an_area_that_holds_no_attributes() {
     let warnings = sandbox["warnings"].to_string();
     has(&warnings, ["the attribute user.note cannot be kept here"]);
     assert_eq!(cli.ok("diff p --name-status"), "");
-    put(&cli, "p . file", "new\n");
+    put(cli, "p . file", "new\n");
     assert_eq!(cli.ok("diff p --name-status"), "M\tfile\n");
     cli.ok("cleanup p");
-    drop(cli);
-    drop(ram);
 }
 
 #[test]

@@ -196,14 +196,18 @@ fn b11_devices_that_are_links() {
     // In a mount namespace of its own, so that the real /dev stays as it is.
     let setup = "mount -t tmpfs none /dev; for n in zero full random urandom tty; do mknod -m 666 /dev/$n c 1 5; done
          ln -s \"$TRAP/null\" /dev/null; exec \"$0\" \"$@\"";
-    let inner = in_try("echo evil > /dev/null; stat -L -c %F /dev/null");
+    chmod(trap.join("null"), 0o666);
+    let script = "echo evil > /dev/null; stat -L -c %F /dev/null";
     let outer = ["unshare", "-m", "sh", "-euc", setup];
-    let mut command = scene.cli.behind(&outer, inner);
-    command.env("TRAP", &trap);
-    let output = command.output().expect("there is an unshare");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(!said.contains("regular"), "{said}");
-    assert_eq!(read(trap.join("null")), "precious\n");
+    for cli in [scene.cli.clone(), user_of(&scene)] {
+        let mut command = cli.behind(&outer, inside("run --new --rollback", script));
+        command.env("TRAP", &trap);
+        let output = command.output().expect("there is an unshare");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        has(&said, ["which is not the device it should be"]);
+        assert_eq!(read(trap.join("null")), "precious\n");
+    }
     assert!(Path::new("/dev/null").exists());
     scene.unharmed();
 }

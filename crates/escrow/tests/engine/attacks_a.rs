@@ -18,8 +18,8 @@ use escrow_testkit::{Mounted, World};
 
 use crate::attacks_c::{patch, socket};
 use crate::support::{
-    ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, directory, open,
-    options, sh,
+    ALL, COPIES, ISOLATING, Sandboxed, ask_root, assert_swept, assert_untouched, at, directory,
+    given, open, options, run_as_user_asking, sh,
 };
 
 /// No path inside a resource, however it is made.
@@ -255,63 +255,96 @@ pub(crate) fn bind(what: &Path, at: &Path) -> Mounted {
     Mounted::new([OsStr::new("--bind"), what.as_os_str()], at)
 }
 
+/// A sandbox of a tree in which a directory and a file are mounted over, by `mount`.
+fn over_mounts(home: &Path, original: &Path, strategy: &str, mount: impl Fn()) {
+    // An overlay cannot be had over mounts; but they may come later.
+    if strategy != "overlay" {
+        mount();
+    }
+    let sandbox = Sandboxed::new(home, original, strategy);
+    if strategy == "overlay" {
+        mount();
+    }
+    let made = sandbox.sandbox();
+    assert_eq!(made.reference.strategy_name, strategy, "{}", made.message);
+    let warnings = made.warnings;
+    if COPIES.contains(&strategy) {
+        for path in ["d/mnt", "covered"] {
+            let named = warnings.iter().any(|text| text.contains(path));
+            assert!(named, "{warnings:?}");
+        }
+        assert!(!sandbox.tree().join("d/mnt/inside").exists());
+        assert!(!sandbox.tree().join("covered").exists());
+    }
+    assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
+    for path in ["d/mnt/inside", "covered"] {
+        let error = sandbox.read(path).expect_err("it is not in the sandbox");
+        let outside = matches!(
+            error,
+            Error::Strategy(StrategyError::Leaves { .. } | StrategyError::NotThere { .. })
+        );
+        assert!(outside, "{strategy}: {path}: {error}");
+    }
+    if !COPIES.contains(&strategy) {
+        for path in ["d/mnt/inside", "d/mnt/new", "d/mnt/deep/er"] {
+            let kind = sandbox.write(path, b"x").map_err(|error| error.kind());
+            assert_eq!(kind, Err(Kind::Denied), "{strategy}: {path} leads out");
+        }
+    }
+    let beside = sandbox.write("d/under", b"changed");
+    beside.expect("beside it is fine");
+    if strategy != "none" {
+        assert_eq!(sandbox.listing(), ["M d/under"], "{strategy}");
+        sandbox.rollback();
+        assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
+    }
+    sandbox.cleanup();
+    assert_swept(home);
+}
+
 /// What is mounted in the tree is no part of it: it is left out, and named.
 // rule S1
 #[test]
 fn a14_a_mount_point_in_the_tree() {
+    if let Some(place) = given() {
+        let world = World::new();
+        for strategy in ALL {
+            let original = place.join(strategy);
+            over_mounts(&world.home(), &original, strategy, || {
+                ask_root(&place, strategy);
+            });
+        }
+        return;
+    }
     need!(require_root("a bind mount"));
     let world = World::new();
     let elsewhere = world.dir("elsewhere");
     build(&elsewhere, "inside \"not of it\"\nfile \"from elsewhere\"");
     let outside = signature(&elsewhere);
+    let mount = |original: &Path| {
+        let file = bind(&elsewhere.join("file"), &original.join("covered"));
+        [bind(&elsewhere, &original.join("d/mnt")), file]
+    };
+    let originals = |place: &str| {
+        let place = world.dir(place);
+        for strategy in ALL {
+            let text = "d/mnt/\nd/under \"under\"\ncovered \"covered\"\nplain \"plain\"";
+            build(&world.dir(place.join(strategy)), text);
+        }
+        place
+    };
+    let own = originals("own");
     for strategy in ALL {
-        let original = world.dir(format!("original-{strategy}"));
-        let text = "d/mnt/\nd/under \"under\"\ncovered \"covered\"\nplain \"plain\"";
-        build(&original, text);
-        let mount = || {
-            let file = bind(&elsewhere.join("file"), &original.join("covered"));
-            (bind(&elsewhere, &original.join("d/mnt")), file)
-        };
-        // An overlay cannot be had over mounts; but they may come later.
-        let mut mounted = (strategy != "overlay").then(mount);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
-        mounted.get_or_insert_with(mount);
-        let made = sandbox.sandbox();
-        assert_eq!(made.reference.strategy_name, strategy, "{}", made.message);
-        let warnings = made.warnings;
-        if COPIES.contains(&strategy) {
-            for path in ["d/mnt", "covered"] {
-                let named = warnings.iter().any(|text| text.contains(path));
-                assert!(named, "{warnings:?}");
-            }
-            assert!(!sandbox.tree().join("d/mnt/inside").exists());
-            assert!(!sandbox.tree().join("covered").exists());
-        }
-        assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
-        for path in ["d/mnt/inside", "covered"] {
-            let error = sandbox.read(path).expect_err("it is not in the sandbox");
-            let outside = matches!(
-                error,
-                Error::Strategy(StrategyError::Leaves { .. } | StrategyError::NotThere { .. })
-            );
-            assert!(outside, "{strategy}: {path}: {error}");
-        }
-        if !COPIES.contains(&strategy) {
-            for path in ["d/mnt/inside", "d/mnt/new", "d/mnt/deep/er"] {
-                let kind = sandbox.write(path, b"x").map_err(|error| error.kind());
-                assert_eq!(kind, Err(Kind::Denied), "{strategy}: {path} leads out");
-            }
-        }
-        let beside = sandbox.write("d/under", b"changed");
-        beside.expect("beside it is fine");
-        if strategy != "none" {
-            assert_eq!(sandbox.listing(), ["M d/under"], "{strategy}");
-            sandbox.rollback();
-            assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
-        }
-        sandbox.cleanup();
-        drop(mounted);
-        assert_untouched(&outside, &elsewhere);
+        let (original, mounted) = (own.join(strategy), std::cell::OnceCell::new());
+        over_mounts(&world.home(), &original, strategy, || {
+            mounted.get_or_init(|| mount(&original));
+        });
     }
-    assert_swept(&world.home());
+    let (theirs, mut mounted) = (originals("theirs"), Vec::new());
+    let test = "attacks_a::a14_a_mount_point_in_the_tree";
+    run_as_user_asking(test, &theirs, |strategy| {
+        mounted.push(mount(&theirs.join(strategy)));
+    });
+    drop(mounted);
+    assert_untouched(&outside, &elsewhere);
 }

@@ -1,6 +1,8 @@
 //! Attack B13: another directory where the original was.
 
+use std::cell::RefCell;
 use std::fs;
+use std::path::Path;
 
 use escrow::error::Error;
 use escrow::event::Unobserved;
@@ -9,11 +11,14 @@ use escrow_testkit::need;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::require_root;
 use escrow_testkit::tree::build;
-use escrow_testkit::user::rerun_test_as_user;
+use escrow_testkit::user::{GID, UID, rerun_test_as_user};
 use escrow_testkit::{Fs, LoopFs, World};
 
 use crate::attacks_a::bind;
-use crate::support::{ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched};
+use crate::support::{
+    ALL, COPIES, ISOLATING, Sandboxed, ask_root, assert_swept, assert_untouched, given,
+    run_as_user_asking, sh,
+};
 
 /// Every use fails for a reason that is right. A copy can be worked in whatever became of its original: it may be all that
 /// is left of it.
@@ -77,6 +82,11 @@ fn b13_the_original_is_replaced() {
 // rule S1
 #[test]
 fn b13_the_original_is_mounted_over() {
+    if let Some(place) = given() {
+        return over_and_over(&World::new(), &place.join("original"), |which| {
+            ask_root(&place, which);
+        });
+    }
     need!(require_root("mounts"));
     let (Some(one), Some(two)) = (LoopFs::new(Fs::Ext4, 16), LoopFs::new(Fs::Ext4, 16)) else {
         return;
@@ -84,16 +94,40 @@ fn b13_the_original_is_mounted_over() {
     build(one.path(), "file \"right\"");
     build(two.path(), "file \"wrong\"");
     let world = World::new();
-    let original = world.dir("original");
+    let place = world.dir("place");
+    let (original, mounted) = (world.dir("place/original"), RefCell::new(None));
+    let mount = |which: &str| {
+        drop(mounted.take());
+        let fs = match which {
+            "one" => &one,
+            "two" => &two,
+            _ => return,
+        };
+        mounted.replace(Some(bind(fs.path(), &original)));
+    };
     let wrong = signature(two.path());
+    over_and_over(&world, &original, mount);
+    assert_same(&wrong, &signature(two.path()), &Ignore::default());
+    for fs in [&one, &two] {
+        sh(
+            fs.path(),
+            &format!("rmdir lost+found; chown -R {UID}:{GID} ."),
+        );
+    }
+    let wrong = signature(two.path());
+    let test = "attacks_b13::b13_the_original_is_mounted_over";
+    run_as_user_asking(test, &place, mount);
+    assert_same(&wrong, &signature(two.path()), &Ignore::default());
+}
+
+/// A sandbox of one file system, and then another one there; `mount` puts the named one there, or none.
+fn over_and_over(world: &World, original: &Path, mount: impl Fn(&str)) {
     for strategy in ISOLATING {
-        let mount = bind(one.path(), &original);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
-        drop(mount);
-        let mount = bind(two.path(), &original);
+        mount("one");
+        let sandbox = Sandboxed::new(&world.home(), original, strategy);
+        mount("two");
         every_use_fails(&sandbox, strategy, is_replaced);
-        drop(mount);
+        mount("none");
         sandbox.cleanup();
-        assert_same(&wrong, &signature(two.path()), &Ignore::default());
     }
 }

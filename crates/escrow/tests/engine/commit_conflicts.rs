@@ -8,6 +8,7 @@ use escrow::event::Unobserved;
 use escrow::model::PlanState;
 use escrow_testkit::World;
 use escrow_testkit::signature::signature;
+use escrow_testkit::user::rerun_test_as_user;
 
 use crate::commit_rows::{APART, BASE, DIRECTORIES, FILES, Row};
 use crate::commit_support::{
@@ -307,6 +308,7 @@ fn names_of_one_file_are_apart() {
 // rule C14, C15
 #[test]
 fn the_later_plan_finds_the_overlap() {
+    rerun_test_as_user("commit_conflicts::the_later_plan_finds_the_overlap");
     for strategy in ISOLATING {
         let (_world, original, [first, second]) = plans(strategy, ":");
         first.native(

@@ -11,6 +11,7 @@ use escrow::event::{Observer, Unobserved};
 use escrow::model::PlanState;
 use escrow_testkit::World;
 use escrow_testkit::signature::{Ignore, differences, signature};
+use escrow_testkit::user::rerun_test_as_user;
 
 use crate::commit_support::{
     Must, PLAIN, all_succeed, areas, assert_tree, child, conflict_paths, during, halting, holds,
@@ -99,6 +100,7 @@ fn shared_plan(world: &World, strategy: &str) -> Sandboxed {
 // rule C14
 #[test]
 fn many_processes_commit_one_plan() {
+    rerun_test_as_user("commit_locks::many_processes_commit_one_plan");
     for strategy in ["filesystem_copy", "overlay"] {
         let world = World::new();
         let sandbox = shared_plan(&world, strategy);
@@ -118,6 +120,7 @@ fn many_processes_commit_one_plan() {
 // rule C3, C14
 #[test]
 fn a_commit_that_is_killed_holds_no_lock() {
+    rerun_test_as_user("commit_locks::a_commit_that_is_killed_holds_no_lock");
     for strategy in ["filesystem_copy", "overlay"] {
         for after in [1, 3, 5, 6, 7] {
             let (world, when) = (World::new(), format!("{strategy} {after}"));

@@ -12,6 +12,7 @@ use escrow::model::SandboxState;
 use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 use escrow_testkit::tree::build;
+use escrow_testkit::user::rerun_test_as_user;
 
 use crate::commit_support::{
     Must, all_succeed, child, halting, kill, start_child, start_halting, unfinished,
@@ -177,6 +178,7 @@ fn with_version(file: &Path, version: i32) {
 // rule P3
 #[test]
 fn a_newer_store_is_refused() {
+    rerun_test_as_user("processes::a_newer_store_is_refused");
     let (error, untouched) = refused(|file| with_version(file, 99));
     let newer = matches!(error, StoreError::Newer { found: 99, .. });
     assert!(newer && untouched, "{error}");

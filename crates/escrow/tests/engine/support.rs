@@ -14,8 +14,9 @@ use escrow::manager::{Manager, ManagerOptions, NewResource, PlanView};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, PlanState, ResourcePath, SandboxState};
 use escrow::policy::Policy;
+use escrow_testkit::namespace::own_mounts;
 use escrow_testkit::signature::{Ignore, differences, signature};
-use escrow_testkit::user::as_user;
+use escrow_testkit::user::{GID, UID, as_user};
 use escrow_testkit::{OverlayMount, World, XattrKind};
 
 /// Every strategy that keeps the original untouched.
@@ -367,6 +368,37 @@ pub(crate) fn run_as_user_with(test: &str, directory: &Path) {
 }
 
 const GIVEN: &str = "ESCROW_TEST_GIVEN";
+
+/// [`run_as_user_with`] a directory of that user's, and does meanwhile, among mounts of this thread's own, what the test asks
+/// for by [`ask_root`].
+pub(crate) fn run_as_user_asking(test: &str, directory: &Path, mut answer: impl FnMut(&str)) {
+    sh(directory, &format!("chown -R {UID}:{GID} ."));
+    own_mounts();
+    let asked = directory.join(ASKED);
+    std::thread::scope(|scope| {
+        let user = scope.spawn(|| run_as_user_with(test, directory));
+        while !user.is_finished() {
+            if let Ok(word) = std::fs::read_to_string(&asked) {
+                answer(&word);
+                std::fs::remove_file(&asked).expect("root may");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+}
+
+const ASKED: &str = "asked";
+
+/// Has root do something, and waits until that is done.
+pub(crate) fn ask_root(directory: &Path, word: &str) {
+    let (asked, draft) = (directory.join(ASKED), directory.join("draft"));
+    std::fs::write(&draft, word)
+        .and_then(|()| std::fs::rename(&draft, &asked))
+        .expect("it is this user's");
+    while asked.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// The directory that [`run_as_user_with`] handed over.
 pub(crate) fn given() -> Option<PathBuf> {
