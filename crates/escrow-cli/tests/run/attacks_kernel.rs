@@ -6,7 +6,7 @@ use crate::attacks::{Scene, compile};
 use crate::*;
 
 /// The machine's cgroups of the second version, where there is a tree of them.
-fn cgroups() -> Option<PathBuf> {
+pub(crate) fn cgroups() -> Option<PathBuf> {
     let mounts = read("/proc/mounts");
     let tree = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);

@@ -1,7 +1,8 @@
 //! What a command may use of the machine: memory, processes, processors and time. As root the kernel keeps the limits by
 //! control groups, as an ordinary user the monitor does.
 
-use crate::attacks::compile;
+use crate::attacks::{Scene, compile};
+use crate::attacks_root::user_of;
 use crate::*;
 
 /// The control groups of commands.
@@ -181,4 +182,121 @@ fn h9_a_command_that_fills_the_disk_is_stopped() {
         lacks(&said, ["its limit"]);
         assert_quiet(&world);
     }
+}
+
+/// A group of version 2 that is delegated, with one in which the command's caller is, and one that is mounted elsewhere too.
+struct Delegated {
+    group: PathBuf,
+    /// Whether the machine has given the controllers to version 2; else the group only says that it has them.
+    real: bool,
+}
+
+const CONTROLLERS: &str = "cpu memory pids";
+
+impl Delegated {
+    fn new(tree: &Path, to: u32) -> Self {
+        let has = read(tree.join("cgroup.controllers"));
+        let real = CONTROLLERS
+            .split(' ')
+            .all(|name| has.split_whitespace().any(|has| has == name));
+        let group = tree.join(format!("escrow-test-limits-{to}-{}", std::process::id()));
+        let enable = if real {
+            "echo +cpu +memory +pids | tee ../cgroup.subtree_control > cgroup.subtree_control"
+        } else {
+            ""
+        };
+        fs::create_dir(&group).expect("root may");
+        sh(
+            &group,
+            &format!(
+                "{enable}\nmkdir own other; chown {to} . own *.procs *.subtree_control own/*.procs"
+            ),
+        );
+        Self { group, real }
+    }
+
+    /// The groups of commands in it.
+    fn commands(&self) -> Vec<PathBuf> {
+        let all = names(&self.group).into_iter();
+        let own = all.filter(|name| name.starts_with("escrow-run-"));
+        own.map(|name| self.group.join(name)).collect()
+    }
+}
+
+impl Drop for Delegated {
+    fn drop(&mut self) {
+        for name in ["own", "other", ""] {
+            let dir = self.group.join(name);
+            while fs::remove_dir(&dir).is_err_and(|error| error.raw_os_error() == Some(16)) {
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+/// A group of a command is made where it is delegated, joined, cannot be left, and is removed; what it cannot keep is watched. A
+/// part of the tree that was mounted elsewhere hid the rest of it.
+#[test]
+fn groups_of_version_2_are_made_where_they_are_delegated() {
+    need!(require_root("control groups"));
+    let Some(tree) = crate::attacks_kernel::cgroups() else {
+        return;
+    };
+    let scene = Scene::with("overlay", |app| compile(app, "take", TAKE));
+    write(scene.world.at("controllers"), CONTROLLERS);
+    let user = user_of(&scene);
+    for (cli, to) in [(&scene.cli, 0), (&user, UID)] {
+        let delegated = Delegated::new(&tree, to);
+        let announce = if delegated.real {
+            ":"
+        } else {
+            "mount --bind $0/controllers $ESCROW_GROUP/cgroup.subtree_control"
+        };
+        let setup = format!(
+            "{announce}; mount --bind $ESCROW_GROUP/other /mnt; echo $$ > $ESCROW_GROUP/own/cgroup.procs; exec \"$@\""
+        );
+        let world = scene.world.path().to_str().expect("it is text");
+        let outer = ["unshare", "-m", "sh", "-euc", &setup, world];
+        let cli = cli.clone().env("ESCROW_GROUP", &delegated.group);
+        let cli = cli.env("ESCROW_TAKE", scene.app.join("take"));
+        let run = |line: &str| {
+            let line = format!("run --new --rollback {line}");
+            let (options, script) = line.split_once(" -- ").expect("a command");
+            cli.behind(&outer, inside(options, script))
+        };
+        let leave = "for way in 'echo $$ > $ESCROW_GROUP/own/cgroup.procs' 'mkdir $ESCROW_GROUP/new' \
+            'echo max > $ESCROW_GROUP/escrow-run-*/pids.max' 'echo 1 > $ESCROW_GROUP/own/cgroup.freeze'; do
+            (eval \"$way\") 2>/dev/null && echo \"GOT $way\"; done";
+        let running = Running::ready(run(&format!("--memory 64M --pids 20 -- {leave}; {WAIT}")));
+        let groups = delegated.commands();
+        assert_eq!(groups.len(), 1, "{groups:?}");
+        assert_ne!(read(groups[0].join("cgroup.procs")), "");
+        if delegated.real {
+            assert_eq!(read(groups[0].join("memory.max")), "67108864\n");
+            assert_eq!(read(groups[0].join("pids.max")), "20\n");
+        }
+        assert_eq!(running.finish().status, 0);
+        for (line, says) in [
+            (
+                "--pids 20 --timeout 2s -- $ESCROW_TAKE processes 300",
+                "its limit of 20 processes",
+            ),
+            (
+                "--memory 64M -- $ESCROW_TAKE memory 200",
+                "its limit of 67108864 bytes of memory",
+            ),
+        ] {
+            let output = run(line).output().expect("there is an unshare");
+            has(&String::from_utf8_lossy(&output.stderr), [says]);
+        }
+        let output = run("--cpu 0.5 -- cat $ESCROW_GROUP/escrow-run-*/cpu.max").output();
+        let output = output.expect("there is an unshare");
+        let said = String::from_utf8_lossy(&output.stderr);
+        match delegated.real {
+            true => assert_eq!(output.stdout, b"50000 100000\n", "{said}"),
+            false => has(&said, ["limit the processors"]),
+        }
+        assert!(delegated.commands().is_empty());
+    }
+    scene.unharmed();
 }

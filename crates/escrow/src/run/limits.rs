@@ -274,7 +274,8 @@ impl Hierarchies {
                 below.ok().map(|below| Path::new(at).join(below))
             };
             match *kind {
-                "cgroup2" => {
+                // Parts of the tree may be mounted elsewhere.
+                "cgroup2" if found.newer.is_none() => {
                     let dir = path_in("").and_then(within);
                     found.newer = dir.map(|dir| (dir, PathBuf::from(at)));
                 }
