@@ -233,6 +233,8 @@ int main(void) {
     tried("finit_module", syscall(SYS_finit_module, -1, "", 0));
     tried("open_by_handle_at", syscall(SYS_open_by_handle_at, -1, 0, 0));
     tried("quotactl", syscall(SYS_quotactl, 0, 0, 0, 0));
+    tried("lease", fcntl(open("/etc/passwd", O_RDONLY), F_SETLEASE, F_RDLCK));
+    tried("line discipline", ioctl(0, TIOCSETD, 0));
 #ifdef __x86_64__
     tried("unshare of 32 bits", in_child(old_new_user));
     tried("open_tree of 32 bits", old(428, -100));
@@ -263,12 +265,49 @@ fn d20_calls_that_no_program_needs_reached_the_kernel() {
     assert!(found.contains(&"unshare") && found.contains(&"open_tree"));
     let bare = Command::new(scene.app.join("calls")).output();
     let said = String::from_utf8_lossy(&bare.expect("it starts").stdout).into_owned();
-    for name in ["unshare\n", "clone3\n", "open_tree\n", "keyctl\n"] {
+    for name in [
+        "unshare\n",
+        "clone3\n",
+        "open_tree\n",
+        "keyctl\n",
+        "lease\n",
+        "line discipline\n",
+    ] {
         assert!(
             said.contains(name),
             "the test can find what it looks for: {said}"
         );
     }
+    scene.unharmed();
+}
+
+/// Takes a lease on a file, so that others who open it wait, and waits itself.
+const LEASE: &str = r#"
+int main(int argc, char **argv) {
+    signal(SIGIO, SIG_IGN);
+    puts(fcntl(open(argv[1], O_RDONLY), F_SETLEASE, F_WRLCK) ? "refused" : "leased");
+    fflush(stdout);
+    getchar();
+}
+"#;
+
+/// Whoever opened a file that a command had a lease on, to read it, waited for 45 seconds.
+// attack D39
+#[test]
+fn d39_processes_outside_waited_for_a_lease() {
+    as_user_too();
+    let scene = Scene::with("overlay", |app| compile(app, "lease", LEASE));
+    let said = |command: Command| {
+        let running = Running::start(command);
+        let line = running.line();
+        running.finish();
+        line
+    };
+    let script = "exec ./lease $ESCROW_BESIDE/file";
+    assert_eq!(said(scene.cli.command(in_try(script))), "refused");
+    let mut bare = Command::new(scene.app.join("lease"));
+    bare.arg(scene.beside.join("file"));
+    assert_eq!(said(bare), "leased", "the test can find what it looks for");
     scene.unharmed();
 }
 

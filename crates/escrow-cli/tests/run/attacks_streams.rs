@@ -174,6 +174,36 @@ fn d26_the_terminal_stayed_as_the_command_left_it() {
     scene.unharmed();
 }
 
+/// Stops the terminal, has those who read it not wait, and lets it take and show nothing more.
+const STOP: &str = r#"
+#include <termios.h>
+int main(void) {
+    int nothing = 27;
+    for (int fd = 0; fd < 3; fd++) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK | O_ASYNC);
+    ioctl(0, TIOCSETD, &nothing);
+    return tcflow(1, TCOOFF);
+}
+"#;
+
+/// The run wrote its summary to a terminal that the command had stopped, and hung; one with another line discipline was lost.
+// attack D26; rule S5
+#[test]
+fn d26_a_terminal_that_the_command_stopped_hung_the_run() {
+    as_user_too();
+    let scene = Scene::with("overlay", |app| compile(app, "stop", STOP));
+    let terminal = Terminal::new(24, 80);
+    // The shell has the same open file.
+    let script = "flags() { grep flags /proc/$$/fdinfo/0; }; before=$(flags); $0 run --plan try -- ./stop; echo status $?
+        test \"$before\" = \"$(flags)\" && echo as before; echo over";
+    let mut command = scene.cli.behind(&["sh", "-c", script], words(""));
+    command.current_dir(&scene.app);
+    let mut child = terminal.start(command);
+    let said = terminal.expect("over");
+    child.wait().expect("it ends");
+    has(&said, ["no changes", "status 0", "as before"]);
+    scene.unharmed();
+}
+
 /// Without a shell that would continue it, a run that stopped with its command hung for ever.
 // attack D26
 #[test]

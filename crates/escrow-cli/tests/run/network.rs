@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use crate::attacks::compile;
 use crate::*;
 
 /// A server of HTTP on this machine's loopback that answers with what it was sent; ends with the test.
@@ -287,4 +288,48 @@ fn curl_and_a_second_command_find_the_same_network() {
         ["the validation was denied no.example:80"],
     );
     assert_quiet(&world);
+}
+
+/// Opens a socket to the host of a virtual machine, also as programs of 32 bits do.
+const VSOCK: &str = r#"
+static void tried(const char *name, long answer) {
+    if (answer >= 0 || (errno != EPERM && errno != ENOSYS)) puts(name);
+}
+int main(void) {
+    tried("vsock", socket(40, SOCK_STREAM, 0));
+#ifdef __x86_64__
+    uint32_t *arguments = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    arguments[0] = 40;
+    arguments[1] = SOCK_STREAM;
+    long answer, calls[] = {102, 359}, first[] = {1, 40}, second[] = {(long)arguments, SOCK_STREAM};
+    for (int n = 0; n < 2; n++) {
+        __asm__ volatile("int $0x80" : "=a"(answer) : "a"(calls[n]), "b"(first[n]), "c"(second[n]), "d"(0L) : "memory");
+        errno = -answer;
+        tried("vsock of 32 bits", answer < 0 ? -1 : answer);
+    }
+#endif
+    return socket(AF_INET, SOCK_STREAM, 0) < 0 || socket(AF_UNIX, SOCK_STREAM, 0) < 0;
+}
+"#;
+
+/// Sockets between a virtual machine and its host belong to no network namespace: without a network the host was reached.
+// attack D40
+#[test]
+fn d40_the_host_of_a_virtual_machine_was_reached_without_a_network() {
+    as_user_too();
+    let (world, cli) = world();
+    compile(&world.at("app"), "vsock", VSOCK);
+    cli.plan("try", ".", "overlay");
+    for network in ["none", "allow:example.org"] {
+        let line = format!("run --plan try --network {network} -- ./vsock");
+        assert_eq!(cli.says(line, "").status, 0);
+    }
+    // Whoever joins is in the same network.
+    let first = cli.command(inside("run --plan try --network none", WAIT));
+    let running = Running::ready(first);
+    cli.says("run --plan try -- ./vsock", "");
+    running.finish();
+    let bare = Command::new(world.at("app/vsock")).output();
+    let said = String::from_utf8_lossy(&bare.expect("it starts").stdout).into_owned();
+    has(&said, ["vsock\n"]);
 }

@@ -43,6 +43,11 @@ struct Calls {
     clone: u32,
     unshare: u32,
     ioctl: u32,
+    /// What sets leases.
+    fcntls: &'static [u32],
+    socket: u32,
+    /// The older call for everything about sockets, which passes its arguments through memory.
+    socketcall: Option<u32>,
     /// rename, renameat and renameat2.
     renames: [u32; 3],
     /// Namespaces and mounts: what those need who make namespaces of their own.
@@ -56,10 +61,16 @@ struct Calls {
 const NEW_USER: u32 = libc::CLONE_NEWUSER as u32;
 const NEW_CGROUP: u32 = libc::CLONE_NEWCGROUP as u32;
 
-/// Types into the terminal on behalf of its user.
-const TIOCSTI: u32 = 0x5412;
-/// Does so by pasting.
-const TIOCLINUX: u32 = 0x541C;
+/// What would be done to the user's terminal, and stay: typing on behalf of the user (`TIOCSTI`), also by pasting (`TIOCLINUX`),
+/// another line discipline (`TIOCSETD`), by which it takes and shows nothing more; and of a console without a window
+/// `KDSETMODE`, `KDSKBMODE`, `KDSKBMUTE`, `VT_SETMODE`, by which screen or keyboard are gone.
+const TO_TERMINALS: [u32; 7] = [0x5412, 0x541C, 0x5423, 0x4B3A, 0x4B45, 0x4B51, 0x5602];
+
+/// `F_SETLEASE` and `F_SETDELEG`: processes outside that open the file would wait for the one that holds it.
+const LEASES: [u32; 2] = [1024, 1040];
+
+/// Sockets between a virtual machine and its host belong to no network namespace.
+const VSOCK: u32 = libc::AF_VSOCK as u32;
 
 /// The same number on every machine: `clone3`.
 const CLONE3: u32 = 435;
@@ -75,6 +86,9 @@ const NATIVE: Calls = Calls {
     clone: libc::SYS_clone as u32,
     unshare: libc::SYS_unshare as u32,
     ioctl: libc::SYS_ioctl as u32,
+    fcntls: &[libc::SYS_fcntl as u32],
+    socket: libc::SYS_socket as u32,
+    socketcall: None,
     renames: [
         RENAME,
         libc::SYS_renameat as u32,
@@ -136,6 +150,9 @@ const FOREIGN: Calls = Calls {
     clone: 120,
     unshare: 310,
     ioctl: 54,
+    fcntls: &[55, 221],
+    socket: 359,
+    socketcall: Some(102),
     renames: [38, 302, 353],
     mounts: &[21, 22, 52, 217, 346],
     keys: &[286, 287, 288],
@@ -151,6 +168,9 @@ const FOREIGN: Calls = Calls {
     clone: 120,
     unshare: 337,
     ioctl: 54,
+    fcntls: &[55, 221],
+    socket: 281,
+    socketcall: None,
     renames: [38, 329, 382],
     mounts: &[21, 52, 218, 375],
     keys: &[309, 310, 311],
@@ -163,9 +183,25 @@ const FOREIGN: Calls = Calls {
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
 
+/// What a filter depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Permitted {
+    /// Whether user namespaces are.
+    pub(super) userns: bool,
+    /// Whether the network of the machine is.
+    pub(super) network: bool,
+    /// Whether a process answers when renames are asked about.
+    pub(super) asked: bool,
+}
+
 /// What is refused. Where user namespaces are allowed, so are mounts, which are made there; a cgroup namespace is not: in it
 /// the cgroup of processes outside could be mounted, and those be killed or frozen.
-fn rules(calls: &Calls, userns: bool, asked: bool) -> Vec<Rule> {
+fn rules(calls: &Calls, permitted: Permitted) -> Vec<Rule> {
+    let Permitted {
+        userns,
+        network,
+        asked,
+    } = permitted;
     let argument = |argument: u32, bits: u32| Test::Bits { argument, bits };
     let is = |argument: u32, value: u32| Test::Is { argument, value };
     let rule = |call: u32, test: Test, answer: Answer| Rule { call, test, answer };
@@ -174,12 +210,20 @@ fn rules(calls: &Calls, userns: bool, asked: bool) -> Vec<Rule> {
         false => NEW_USER | NEW_CGROUP,
     };
     let mut all = vec![
-        rule(calls.ioctl, is(1, TIOCSTI), Answer::Denied),
-        rule(calls.ioctl, is(1, TIOCLINUX), Answer::Denied),
         rule(calls.clone, argument(0, forbidden), Answer::Denied),
         rule(calls.unshare, argument(0, forbidden), Answer::Denied),
         rule(CLONE3, Test::Always, Answer::Unknown),
     ];
+    let denied = |call: u32, value: u32| rule(call, is(1, value), Answer::Denied);
+    all.extend(TO_TERMINALS.map(|what| denied(calls.ioctl, what)));
+    for call in calls.fcntls {
+        all.extend(LEASES.map(|what| denied(*call, what)));
+    }
+    if !network {
+        all.push(rule(calls.socket, is(0, VSOCK), Answer::Denied));
+        let hidden = calls.socketcall.into_iter();
+        all.extend(hidden.map(|call| rule(call, Test::Always, Answer::Unknown)));
+    }
     let mut refuse = |calls: &[u32], answer: Answer| {
         all.extend(calls.iter().map(|call| rule(*call, Test::Always, answer)));
     };
@@ -251,9 +295,9 @@ pub(super) fn rename_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Opt
 }
 
 /// Appends what is done for a call of one kind of machine.
-fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, userns: bool, asked: bool) {
+fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, permitted: Permitted) {
     program.push(load(0));
-    for Rule { call, test, answer } in rules(calls, userns, asked) {
+    for Rule { call, test, answer } in rules(calls, permitted) {
         let refusal = refusal(answer);
         let (argument, how, value) = match test {
             Test::Always => {
@@ -274,8 +318,8 @@ fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, userns: bool, asked: b
     program.push(answer(libc::SECCOMP_RET_ALLOW));
 }
 
-/// The filter, as the kernel takes it. Renames are asked about where a process answers.
-pub(super) fn program(userns: bool, asked: bool) -> Vec<sock_filter> {
+/// The filter, as the kernel takes it.
+pub(super) fn program(permitted: Permitted) -> Vec<sock_filter> {
     let mut native = Vec::new();
     #[cfg(target_arch = "x86_64")]
     native.extend([
@@ -283,9 +327,9 @@ pub(super) fn program(userns: bool, asked: bool) -> Vec<sock_filter> {
         unless(libc::BPF_JGE, X32, 1),
         refusal(Answer::Unknown),
     ]);
-    look_up(&mut native, &NATIVE, userns, asked);
+    look_up(&mut native, &NATIVE, permitted);
     let mut foreign = Vec::new();
-    look_up(&mut foreign, &FOREIGN, userns, asked);
+    look_up(&mut foreign, &FOREIGN, permitted);
     let length = u8::try_from(native.len()).expect("a jump reaches over the table");
     let mut program = vec![load(4), unless(libc::BPF_JEQ, MACHINES.0, length)];
     program.append(&mut native);
@@ -343,7 +387,12 @@ mod tests {
     #[test]
     fn each_call_is_answered_as_it_should_be() {
         for userns in [false, true] {
-            let program = program(userns, false);
+            let network = userns;
+            let program = program(Permitted {
+                userns,
+                network,
+                asked: false,
+            });
             let nested = if userns { ALLOWED } else { DENIED };
             for (machine, calls) in [(MACHINES.0, &NATIVE), (MACHINES.1, &FOREIGN)] {
                 let ask = |call, arguments| judge(&program, machine, call, arguments);
@@ -355,10 +404,22 @@ mod tests {
                 assert_eq!(ask(calls.clone, [17, 0]), ALLOWED);
                 assert_eq!(ask(CLONE3, [0, 0]), UNKNOWN);
                 // Only the low half of an argument means anything to the kernel.
-                let typed = u64::from(TIOCSTI) | 1 << 32;
-                assert_eq!(ask(calls.ioctl, [0, typed]), DENIED);
-                assert_eq!(ask(calls.ioctl, [0, u64::from(TIOCLINUX)]), DENIED);
+                for what in TO_TERMINALS {
+                    let typed = u64::from(what) | 1 << 32;
+                    assert_eq!(ask(calls.ioctl, [0, typed]), DENIED);
+                }
                 assert_eq!(ask(calls.ioctl, [0, 0x5413]), ALLOWED);
+                for call in calls.fcntls {
+                    assert_eq!(ask(*call, [0, 1024]), DENIED);
+                    assert_eq!(ask(*call, [0, 1025]), ALLOWED);
+                }
+                let apart = if network { ALLOWED } else { DENIED };
+                assert_eq!(ask(calls.socket, [u64::from(VSOCK), 1]), apart);
+                assert_eq!(ask(calls.socket, [1, 1]), ALLOWED);
+                if let Some(call) = calls.socketcall {
+                    let hidden = if network { ALLOWED } else { UNKNOWN };
+                    assert_eq!(ask(call, [1, 0]), hidden);
+                }
                 for call in calls.mounts.iter().chain(&NEW_MOUNTS) {
                     assert_eq!(ask(*call, [0, 0]), nested, "{call}");
                 }

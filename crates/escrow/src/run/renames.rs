@@ -25,6 +25,7 @@ use super::spec::RunSpec;
 use super::supervise::{Channel, at};
 use super::{Event, filter, landlock, sys};
 use crate::fs::areas::HALF_MOVED;
+use crate::model::Network;
 use crate::model::view::View;
 
 /// How often a directory is looked through in which others make files meanwhile.
@@ -66,13 +67,20 @@ pub(super) fn end(mover: &Channel) {
 
 /// Sets the filter of the process that becomes the command. Where the kernel cannot ask, renames are as they are.
 pub(super) fn filter_calls(spec: &RunSpec, mover: Option<&Channel>) -> Result<(), Errno> {
-    let userns = spec.look.userns;
     if let Some(mover) = mover
-        && let Ok(listener) = notify::filter_calls(filter::program(userns, true))
+        && let Ok(listener) = notify::filter_calls(filter::program(permitted(spec, true)))
     {
         return mover.send_with(&Event::Listening, listener.as_fd());
     }
-    sys::filter_calls(filter::program(userns, false))
+    sys::filter_calls(filter::program(permitted(spec, false)))
+}
+
+fn permitted(spec: &RunSpec, asked: bool) -> filter::Permitted {
+    filter::Permitted {
+        userns: spec.look.userns,
+        network: spec.look.network == Network::Host,
+        asked,
+    }
 }
 
 fn look(spec: &RunSpec, processes: &OwnedFd, channel: &Channel) -> StepResult<()> {
@@ -230,7 +238,7 @@ fn help(
     }
     sys::give_up_privileges(spec.capabilities())?;
     landlock::confine(spec)?;
-    sys::filter_calls(filter::program(spec.look.userns, false))?;
+    sys::filter_calls(filter::program(permitted(spec, false)))?;
     let parents = [paths[0].open_parent()?, paths[1].open_parent()?];
     // Between two file systems nothing can be renamed.
     if fs::fstat(&parents[0])?.st_dev != fs::fstat(&parents[1])?.st_dev {

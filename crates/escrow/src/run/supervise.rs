@@ -9,14 +9,14 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use rustix::process::{Signal, getpgrp, getpid, kill_current_process_group, kill_process};
-use rustix::termios::{OptionalActions, Termios, tcgetpgrp, tcsetpgrp};
+use rustix::termios::{Action, OptionalActions, Termios, tcgetpgrp, tcsetpgrp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -427,8 +427,8 @@ impl Clock {
 struct TerminalJob {
     terminal: Option<OwnedFd>,
     modes: Option<Termios>,
-    /// The streams that are a terminal: the mode of each as a file, and whether it was closed to others.
-    files: Vec<(OwnedFd, Mode, bool)>,
+    /// The streams that are a terminal, as each was.
+    files: Vec<(OwnedFd, TerminalFile)>,
     /// Whether it is to have the terminal whenever we could have it.
     eager: bool,
     /// Whether it has the terminal now.
@@ -497,15 +497,24 @@ impl TerminalJob {
 
     /// Takes the terminal back as it was. What the command made of it as a file is undone too.
     fn take_back(&mut self) {
-        for (file, mode, exclusive) in &self.files {
-            if file_of(file).is_ok_and(|now| now != (*mode, *exclusive)) {
+        for (file, before) in &self.files {
+            if file_of(file).is_ok_and(|now| now != *before) {
                 // One that belongs to another user could not have been changed.
                 match (
-                    rustix::fs::fchmod(file, *mode),
-                    sys::set_exclusive(file, *exclusive),
+                    rustix::fs::fchmod(file, before.mode),
+                    sys::set_exclusive(file, before.exclusive),
+                    // The shell has the same open file, and would not wait for keys.
+                    rustix::fs::fcntl_setfl(file, before.flags),
                 ) {
-                    (Ok(()) | Err(_), Ok(()) | Err(_)) => {}
+                    (Ok(()) | Err(_), Ok(()) | Err(_), Ok(()) | Err(_)) => {}
                 }
+            }
+        }
+        if let Some(terminal) = &self.terminal {
+            sys::set_signal(libc::SIGTTOU, true);
+            // A terminal that the command stopped would keep everyone waiting who writes, this process first.
+            match rustix::termios::tcflow(terminal, Action::OOn) {
+                Ok(()) | Err(_) => sys::set_signal(libc::SIGTTOU, false),
             }
         }
         let has_terminal = self.has_terminal;
@@ -519,21 +528,31 @@ impl TerminalJob {
 }
 
 /// The streams of this process that are a terminal. What `/dev/tty` opens has another mode.
-fn terminal_files() -> Vec<(OwnedFd, Mode, bool)> {
+fn terminal_files() -> Vec<(OwnedFd, TerminalFile)> {
     use rustix::stdio::{stderr, stdin, stdout};
     let streams = [stdin(), stdout(), stderr()].into_iter();
     let copies = streams.filter_map(|stream| rustix::io::fcntl_dupfd_cloexec(stream, 3).ok());
     copies
-        .filter_map(|stream| {
-            let (mode, exclusive) = file_of(&stream).ok()?;
-            Some((stream, mode, exclusive))
-        })
+        .filter_map(|stream| file_of(&stream).ok().map(|file| (stream, file)))
         .collect()
 }
 
-fn file_of(terminal: &OwnedFd) -> Result<(Mode, bool), Errno> {
-    let mode = Mode::from_raw_mode(rustix::fs::fstat(terminal)?.st_mode);
-    Ok((mode, sys::is_exclusive(terminal)?))
+/// What a command can change of a terminal as a file.
+#[derive(PartialEq, Eq)]
+struct TerminalFile {
+    mode: Mode,
+    /// Whether it is closed to others.
+    exclusive: bool,
+    /// Whether those who read it wait, and the like.
+    flags: OFlags,
+}
+
+fn file_of(terminal: &OwnedFd) -> Result<TerminalFile, Errno> {
+    Ok(TerminalFile {
+        exclusive: sys::is_exclusive(terminal)?,
+        mode: Mode::from_raw_mode(rustix::fs::fstat(terminal)?.st_mode),
+        flags: rustix::fs::fcntl_getfl(terminal)?,
+    })
 }
 
 #[cfg(test)]
