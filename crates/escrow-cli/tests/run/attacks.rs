@@ -536,6 +536,24 @@ fn d12_sockets_of_the_machine_are_out_of_reach() {
     );
     drop(listener);
     remove(&path);
+    // One of an engine outside of /run, whose users are root.
+    let engine = World::new();
+    let path = engine.at("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).expect("there is room");
+    chmod(&path, 0o666);
+    let setup = "mount -t tmpfs -o mode=755 none /var/lib; mkdir /var/lib/incus; : > /var/lib/incus/unix.socket
+        mount --bind $ESCROW_ENGINE /var/lib/incus/unix.socket
+        $ESCROW_CONNECT /var/lib/incus/unix.socket && echo reachable; exec \"$0\" \"$@\"";
+    let script = "$ESCROW_CONNECT /var/lib/incus/unix.socket || echo unreachable";
+    let outer = ["unshare", "-m", "sh", "-euc", setup];
+    for cli in [scene.cli.clone(), crate::attacks_root::user_of(&scene)] {
+        let cli = cli.env("ESCROW_ENGINE", &path);
+        let cli = cli.env("ESCROW_CONNECT", scene.app.join("connect"));
+        let line = inside("run --new --rollback", script);
+        let output = cli.behind(&outer, line).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, "reachable\nunreachable\n", "{output:?}");
+    }
     scene.unharmed();
 }
 

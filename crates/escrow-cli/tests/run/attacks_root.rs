@@ -212,6 +212,25 @@ fn b11_devices_that_are_links() {
     scene.unharmed();
 }
 
+/// Root read what the kernel has for those who debug it, and what is read from there once is gone.
+// attack D41
+#[test]
+fn d41_root_read_the_traces_of_the_kernel() {
+    need!(require_root("mounts"));
+    let scene = Scene::new("overlay");
+    let setup = "mount -t debugfs none /sys/kernel/debug; mount -t tracefs none /sys/kernel/tracing
+        test -e /sys/kernel/tracing/trace_pipe && echo there; exec \"$0\" \"$@\"";
+    let script = "ls -A /sys/kernel/debug /sys/kernel/tracing 2>/dev/null | grep -v '^$\\|:'; test -d /sys/kernel/mm && echo alive";
+    let outer = ["unshare", "-m", "sh", "-euc", setup];
+    for cli in [scene.cli.clone(), user_of(&scene)] {
+        let line = inside("run --new --rollback", script);
+        let output = cli.behind(&outer, line).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, "there\nalive\n", "{output:?}");
+    }
+    scene.unharmed();
+}
+
 /// The socket for questions is made in a `/run` that no other process sees.
 #[test]
 fn no_socket_is_left_in_a_run_that_can_be_written() {

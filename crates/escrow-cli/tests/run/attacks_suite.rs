@@ -51,11 +51,15 @@ mv $ESCROW_BESIDE/.. ../moved
 cd $ESCROW_BESIDE && rm file
 cat /etc/shadow | grep -q .
 cat /etc/gshadow | grep -q .
+cat /etc/ssh/ssh_host_*_key | grep -q .
 ls -A ~root/.ssh | grep -q .
 head -c 1 /dev/mem | grep -q .
 head -c 1 /proc/kcore | grep -q .
 head -c 1 /dev/sda | grep -q .
 echo h > /proc/sysrq-trigger
+test -w /proc/acpi
+test -w /proc/asound
+test -w /proc/scsi
 echo x > /proc/sys/kernel/core_pattern
 echo 1 > /proc/sys/kernel/sysrq
 echo 3 > /proc/sys/vm/drop_caches

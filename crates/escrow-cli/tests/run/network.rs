@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use crate::attacks::compile;
+use crate::attacks::{Scene, compile};
 use crate::*;
 
 /// A server of HTTP on this machine's loopback that answers with what it was sent; ends with the test.
@@ -332,4 +332,28 @@ fn d40_the_host_of_a_virtual_machine_was_reached_without_a_network() {
     let bare = Command::new(world.at("app/vsock")).output();
     let said = String::from_utf8_lossy(&bare.expect("it starts").stdout).into_owned();
     has(&said, ["vsock\n"]);
+}
+
+/// A socket that has a name among files is reached from every network namespace.
+// attack D42
+#[test]
+fn d42_a_service_was_reached_by_a_socket_among_files_without_a_network() {
+    as_user_too();
+    let scene = Scene::with("overlay", |app| {
+        compile(app, "connect", crate::attacks::CONNECT);
+    });
+    let path = scene.world.dir("service").join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).expect("there is room");
+    let path = path.to_str().expect("it is text");
+    let script = format!("./connect {path} && echo reached");
+    let expect = |options: &str, expected: &str| {
+        let line = format!("run --new --rollback {options}");
+        scene.cli.says(inside(&line, &script), expected);
+    };
+    expect("--network none", "");
+    expect("--network allow:example.org", "");
+    expect(&format!("--network none --show {path}"), "reached\n");
+    // Services of this machine belong to its network.
+    expect("--network host", "reached\n");
+    scene.unharmed();
 }

@@ -12,6 +12,7 @@ use super::{Manager, SandboxView};
 use crate::config::RunDefaults;
 use crate::error::{Error, Result};
 use crate::fs::{accounts, state_dir};
+use crate::model::Network;
 use crate::model::text::Location;
 use crate::run::secrets::{self, Agent};
 use crate::run::{Covered, NamespaceOptions};
@@ -82,6 +83,16 @@ impl Manager {
         // Who works on the machine's configuration works on its accounts too, as packages do that bring a user.
         let etc = resources.contains(&Path::new("/etc"));
         paths.retain(|path| !(etc && path.as_path().starts_with("/etc")));
+        // A name among files leads out of every network namespace. In layers, as in the home directory, it leads nowhere.
+        if look.network != Network::Host {
+            let writable = look.writable.iter().map(Location::as_path);
+            let homes = homes.iter().map(PathBuf::as_path);
+            let kept = resources.iter().copied().chain(homes).chain(writable);
+            let kept: Vec<&Path> = kept.collect();
+            let is_kept = |path: &Location| kept.iter().any(|at| path.as_path().starts_with(at));
+            let sockets = secrets::sockets().into_iter();
+            paths.extend(sockets.filter(|path| !is_kept(path)));
+        }
         for path in &look.hidden {
             let forbidden = |why: &str| Error::Unhidable {
                 at: path.clone(),

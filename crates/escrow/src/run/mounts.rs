@@ -11,6 +11,7 @@ use rustix::fs::{self, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     self, FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
 };
 
 use super::launcher::StepResult;
@@ -140,6 +141,13 @@ pub(super) fn make(
         .map_err(at("open the root"))?;
     if !failpoints::bug("mounts-left-writable") && !failpoints::bug("both-walls-open") {
         sys::read_only(root.as_fd()).map_err(at("make everything else read-only"))?;
+    }
+    // Root could read, and by reading take away, what the kernel has for those who debug it. An ordinary user can neither.
+    for path in ["/sys/kernel/debug", "/sys/kernel/tracing", "/sys/fs/pstore"] {
+        match mount::unmount(path, UnmountFlags::DETACH) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT | Errno::PERM | Errno::ACCESS) => {}
+            Err(errno) => return Err(at(format!("hide '{path}'"))(errno)),
+        }
     }
     put(tmpfs("1777", spec.disk)?.as_fd(), Path::new("/tmp"))?;
     if is_there(Path::new("/run")) {
@@ -482,7 +490,17 @@ pub(super) fn fresh_proc() -> StepResult<()> {
     let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let proc = new_mount(c"proc", |_| Ok(()), attributes).map_err(at("mount /proc"))?;
     put(proc.as_fd(), Path::new("/proc"))?;
-    for name in ["sys", "sysrq-trigger", "irq", "bus", "fs"] {
+    // Some of these the kernel lets the user 0 write without any capability: `scsi` takes disks away.
+    for name in [
+        "sys",
+        "sysrq-trigger",
+        "irq",
+        "bus",
+        "fs",
+        "scsi",
+        "acpi",
+        "asound",
+    ] {
         let path = Path::new("/proc").join(name);
         if is_there(&path) {
             let closed = clone_tree(&path, OpenTreeFlags::empty())?;

@@ -94,7 +94,7 @@ const IN_HOME: &[&str] = &[
     ".local/share/opencode/auth.json",
 ];
 
-/// Files and directories of the machine that hold credentials; they matter to root, who could read them.
+/// What of the machine holds credentials; most of it matters to root, who could read it.
 const OF_THE_MACHINE: &[&str] = &[
     "/etc/shadow",
     "/etc/shadow-",
@@ -103,8 +103,16 @@ const OF_THE_MACHINE: &[&str] = &[
     "/etc/sudoers",
     "/etc/sudoers.d",
     "/etc/ssl/private",
+    "/etc/ssh/ssh_host_rsa_key",
+    "/etc/ssh/ssh_host_ecdsa_key",
+    "/etc/ssh/ssh_host_ed25519_key",
+    "/etc/krb5.keytab",
+    "/etc/wireguard",
     "/etc/NetworkManager/system-connections",
     "/var/spool/cron",
+    // Sockets of container engines outside of /run: their users are root.
+    "/var/lib/incus/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
 ];
 
 /// Where home directories of other users lie.
@@ -186,6 +194,23 @@ pub(crate) fn present(homes: &[PathBuf]) -> Vec<Location> {
     let readable = machine.filter(|path| access(*path, Access::READ_OK).is_ok());
     found.extend(readable.map(Location::from));
     found
+}
+
+/// The Unix sockets of this machine that have a name, but for those in directories of which every namespace has its own.
+pub(crate) fn sockets() -> Vec<Location> {
+    let all = super::limits::text(Path::new("/proc/net/unix"));
+    let paths = all
+        .lines()
+        .filter_map(|line| line.find(" /").map(|at| &line[at + 1..]));
+    // A name behind a descriptor means something to the process that chose it only.
+    let named = paths.filter(|path| !path.starts_with("/proc/"));
+    let mut found: Vec<PathBuf> = named
+        .filter_map(|path| state_dir::canonical_any(Path::new(path)).ok())
+        .filter(|path| is_there(path))
+        .collect();
+    let own = ["/dev", "/run", "/tmp"];
+    found.retain(|path| !own.iter().any(|own| path.starts_with(own)));
+    found.into_iter().map(Location::from).collect()
 }
 
 fn in_home(home: &Path) -> Vec<Location> {
