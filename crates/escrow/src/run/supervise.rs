@@ -440,7 +440,8 @@ impl TerminalJob {
         let modes = terminal.as_ref();
         Self {
             modes: modes.and_then(|terminal| rustix::termios::tcgetattr(terminal).ok()),
-            files: modes.map(|_| terminal_files()).unwrap_or_default(),
+            // Also where none of them controls this process.
+            files: terminal_files(),
             terminal,
             eager: front,
             has_terminal: front,
@@ -498,7 +499,7 @@ impl TerminalJob {
     /// Takes the terminal back as it was. What the command made of it as a file is undone too.
     fn take_back(&mut self) {
         for (file, before) in &self.files {
-            if file_of(file).is_ok_and(|now| now != *before) {
+            if file_of(file.as_fd()).is_ok_and(|now| now != *before) {
                 // One that belongs to another user could not have been changed.
                 match (
                     rustix::fs::fchmod(file, before.mode),
@@ -510,7 +511,8 @@ impl TerminalJob {
                 }
             }
         }
-        if let Some(terminal) = &self.terminal {
+        let streams = self.files.iter().map(|(file, _)| file);
+        for terminal in self.terminal.iter().chain(streams) {
             sys::set_signal(libc::SIGTTOU, true);
             // A terminal that the command stopped would keep everyone waiting who writes, this process first.
             match rustix::termios::tcflow(terminal, Action::OOn) {
@@ -531,9 +533,12 @@ impl TerminalJob {
 fn terminal_files() -> Vec<(OwnedFd, TerminalFile)> {
     use rustix::stdio::{stderr, stdin, stdout};
     let streams = [stdin(), stdout(), stderr()].into_iter();
-    let copies = streams.filter_map(|stream| rustix::io::fcntl_dupfd_cloexec(stream, 3).ok());
-    copies
-        .filter_map(|stream| file_of(&stream).ok().map(|file| (stream, file)))
+    streams
+        .filter_map(|stream| {
+            let file = file_of(stream).ok()?;
+            let copy = rustix::io::fcntl_dupfd_cloexec(stream, 3).ok()?;
+            Some((copy, file))
+        })
         .collect()
 }
 
@@ -547,7 +552,7 @@ struct TerminalFile {
     flags: OFlags,
 }
 
-fn file_of(terminal: &OwnedFd) -> Result<TerminalFile, Errno> {
+fn file_of(terminal: BorrowedFd<'_>) -> Result<TerminalFile, Errno> {
     Ok(TerminalFile {
         exclusive: sys::is_exclusive(terminal)?,
         mode: Mode::from_raw_mode(rustix::fs::fstat(terminal)?.st_mode),

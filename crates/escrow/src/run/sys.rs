@@ -89,7 +89,7 @@ pub(super) fn filter_calls(mut filter: Vec<libc::sock_filter>) -> Result<(), Err
 }
 
 /// Whether only root may open a terminal again.
-pub(super) fn is_exclusive(terminal: &OwnedFd) -> Result<bool, Errno> {
+pub(super) fn is_exclusive(terminal: BorrowedFd<'_>) -> Result<bool, Errno> {
     const TIOCGEXCL: u32 = 0x8004_5440;
     let mut found: libc::c_int = 0;
     // SAFETY: the answer is a number of ours.
