@@ -258,10 +258,16 @@ fn cover(paths: &[Location]) -> StepResult<()> {
                 mask
             }
         };
-        put(mask.as_fd(), path.as_path()).map_err(|failed| match failed {
-            RunError::Step { errno, .. } => at(format!("hide '{path}'"))(errno),
-            failed => failed,
-        })?;
+        match put(mask.as_fd(), path.as_path()) {
+            // A socket comes and goes; one that is gone needs no mask.
+            Ok(())
+            | Err(RunError::Step {
+                errno: Errno::NOENT,
+                ..
+            }) => {}
+            Err(RunError::Step { errno, .. }) => return Err(at(format!("hide '{path}'"))(errno)),
+            Err(failed) => return Err(failed),
+        }
     }
     Ok(())
 }
