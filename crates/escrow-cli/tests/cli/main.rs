@@ -49,6 +49,7 @@ mod parts;
 mod plans;
 mod plugins;
 mod postgres;
+mod postgres_exchanges;
 mod postgres_faults;
 mod postgres_traps;
 mod postgres_work;

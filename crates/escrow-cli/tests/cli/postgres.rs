@@ -595,11 +595,7 @@ fn a_command_inside_finds_the_sandbox_and_not_the_original() {
 }
 
 /// psycopg 3 with its pipelines, its prepared statements of the server and its copies, from two connections at once.
-#[test]
-fn trap_8_prepared_statements_of_two_clients_do_not_meet() {
-    let shop = Shop::new(true);
-    let url = shop.plan("try");
-    let script = r#"
+pub(crate) const TWO_CLIENTS: &str = r#"
 import sys, psycopg
 a = psycopg.connect(sys.argv[1], autocommit=True)
 b = psycopg.connect(sys.argv[1], autocommit=True)
@@ -648,8 +644,13 @@ b.close()
 a.execute("DEALLOCATE ALL")
 assert a.execute("SELECT 1", prepare=True).fetchone() == (1,)
 "#;
+
+#[test]
+fn trap_8_prepared_statements_of_two_clients_do_not_meet() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
     let output = Command::new("/usr/bin/python3")
-        .args(["-c", script, &url])
+        .args(["-c", TWO_CLIENTS, &url])
         .output()
         .expect("python runs");
     assert!(

@@ -21,6 +21,8 @@ pub(super) enum Statement {
     Setting { local: bool, name: Option<String> },
     /// Says which isolation a transaction shall have.
     SetTransaction(Modes),
+    /// Reads or writes rows.
+    Rows,
     /// Anything else.
     Other,
 }
@@ -63,6 +65,16 @@ enum Word {
     Quoted(String),
     Text(String),
     Sign(u8),
+}
+
+impl Statement {
+    /// Whether it begins or ends a transaction, or forgets everything that was prepared, which the holder does itself.
+    pub(super) fn is_control(&self) -> bool {
+        matches!(
+            self,
+            Self::Begin(_) | Self::Commit { .. } | Self::Rollback { .. } | Self::Deallocate(None)
+        )
+    }
 }
 
 impl Word {
@@ -314,6 +326,9 @@ fn classify(words: &[Word]) -> Statement {
                 },
             }
         }
+        "select" | "insert" | "update" | "delete" | "merge" | "with" | "values" | "table" => {
+            Statement::Rows
+        }
         _ => Statement::Other,
     }
 }
@@ -449,13 +464,11 @@ mod tests {
             [Statement::Begin(modes)]
         );
         // What only looks like it.
-        for text in [
-            "select 'begin'",
-            "\"begin\"",
-            "update t set commit = 1",
-            "do $$begin commit; end$$",
-        ] {
+        for text in ["\"begin\"", "do $$begin commit; end$$", "copy t from stdin"] {
             assert_eq!(kinds(text), [Statement::Other], "{text}");
+        }
+        for text in ["select 'begin'", "update t set commit = 1"] {
+            assert_eq!(kinds(text), [Statement::Rows], "{text}");
         }
     }
 

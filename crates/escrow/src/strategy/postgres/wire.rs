@@ -54,47 +54,52 @@ pub(super) fn put_query(to: &mut Vec<u8>, sql: &[u8]) {
     put(to, b'Q', &body);
 }
 
+/// Appends a statement without parameters that leaves the answer to what follows: the server sends nothing before that.
+pub(super) fn put_statement(to: &mut Vec<u8>, sql: &str) {
+    put(to, b'P', &[b"\0", sql.as_bytes(), b"\0\0\0"].concat());
+    put(to, b'B', &[0; 8]);
+    put(to, b'E', &[0; 5]);
+}
+
 /// What was read and not taken yet.
 #[derive(Default)]
 pub(super) struct Incoming {
+    /// Room for what is read; it is filled as far as `end`.
     bytes: Vec<u8>,
     taken: usize,
+    end: usize,
 }
 
 impl Incoming {
     /// Reads what is there; `false` at the end of the stream.
     pub(super) fn fill(&mut self, from: &mut impl Read) -> io::Result<bool> {
-        if self.taken > 0 && self.taken == self.bytes.len() {
-            self.bytes.clear();
-            self.taken = 0;
+        if self.taken == self.end {
+            (self.taken, self.end) = (0, 0);
             // An idle holder keeps no large buffer.
+            self.bytes.truncate(CHUNK);
             self.bytes.shrink_to(CHUNK);
         } else if self.taken > CHUNK {
-            self.bytes.drain(..self.taken);
-            self.taken = 0;
+            self.bytes.copy_within(self.taken..self.end, 0);
+            (self.taken, self.end) = (0, self.end - self.taken);
         }
-        let before = self.bytes.len();
-        self.bytes.resize(before + CHUNK, 0);
-        let read = loop {
-            match from.read(&mut self.bytes[before..]) {
+        // Room is made where little is left, since all of it is written to first.
+        if self.bytes.len() < self.end + CHUNK / 2 {
+            self.bytes.resize(self.end + CHUNK, 0);
+        }
+        loop {
+            match from.read(&mut self.bytes[self.end..]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                answer => break answer,
-            }
-        };
-        match read {
-            Ok(count) => {
-                self.bytes.truncate(before + count);
-                Ok(count > 0)
-            }
-            Err(error) => {
-                self.bytes.truncate(before);
-                Err(error)
+                Err(error) => return Err(error),
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(count > 0);
+                }
             }
         }
     }
 
     fn rest(&self) -> &[u8] {
-        &self.bytes[self.taken..]
+        &self.bytes[self.taken..self.end]
     }
 
     /// The type of the next frame, of which more may be to come.

@@ -2,7 +2,8 @@
 //! in which they asked.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::super::connect::{Connection, PgError, PgResult, literal};
@@ -189,20 +190,30 @@ pub(super) enum Unavailable {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<u64>,
+    waiting: VecDeque<(u64, Thread)>,
     next: u64,
     backend: Option<Box<Backend>>,
     owner: Option<u32>,
     lost: Option<String>,
     /// By which what runs on it is cancelled.
     key: Option<(i32, i32)>,
+    /// How many are asking the server to cancel what runs on it.
+    cancels: usize,
+}
+
+/// Tells the first of those who wait to look.
+fn call(queue: MutexGuard<'_, Queue>) {
+    let first = queue.waiting.front().map(|(_, first)| first.clone());
+    drop(queue);
+    if let Some(first) = first {
+        first.unpark();
+    }
 }
 
 /// Where the connection is while no client has it, and who waits for it.
 #[derive(Default)]
 pub(super) struct Turns {
     queue: Mutex<Queue>,
-    changed: Condvar,
 }
 
 impl Turns {
@@ -224,14 +235,19 @@ impl Turns {
         let mut queue = self.queue();
         let ticket = queue.next;
         queue.next += 1;
-        queue.waiting.push_back(ticket);
+        queue.waiting.push_back((ticket, thread::current()));
         loop {
-            let first = queue.waiting.front() == Some(&ticket);
+            let first = queue.waiting.front().map(|(first, _)| *first) == Some(ticket);
             if let Some(why) = queue.lost.clone() {
-                queue.waiting.retain(|one| *one != ticket);
+                queue.waiting.retain(|(one, _)| *one != ticket);
+                call(queue);
                 return Err(Unavailable::Lost(why));
             }
-            if first && let Some(backend) = queue.backend.take() {
+            // What was asked of the server for one turn must not meet the next.
+            if first
+                && queue.cancels == 0
+                && let Some(backend) = queue.backend.take()
+            {
                 queue.waiting.pop_front();
                 queue.owner = Some(who);
                 return Ok(Turn {
@@ -241,23 +257,28 @@ impl Turns {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                queue.waiting.retain(|one| *one != ticket);
-                self.changed.notify_all();
+                queue.waiting.retain(|(one, _)| *one != ticket);
+                call(queue);
                 return Err(Unavailable::Busy);
             }
-            let waited = self.changed.wait_timeout(queue, left);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            drop(queue);
+            thread::park_timeout(left);
+            queue = self.queue();
         }
     }
 
-    /// Who has it.
-    pub(super) fn owner(&self) -> Option<u32> {
-        self.queue().owner
-    }
-
-    /// By which what runs on the connection is cancelled.
-    pub(super) fn key(&self) -> Option<(i32, i32)> {
-        self.queue().key
+    /// Lets `cancel` ask the server to stop what runs on the connection, if this client has it; nobody gets it meanwhile.
+    pub(super) fn cancelling(&self, who: u32, cancel: impl FnOnce((i32, i32))) {
+        let mut queue = self.queue();
+        let Some(key) = queue.key.filter(|_| queue.owner == Some(who)) else {
+            return;
+        };
+        queue.cancels += 1;
+        drop(queue);
+        cancel(key);
+        let mut queue = self.queue();
+        queue.cancels -= 1;
+        call(queue);
     }
 
     /// Why it is gone, if it is.
@@ -285,8 +306,7 @@ impl Turn<'_> {
         self.backend = None;
         let mut queue = self.turns.queue();
         queue.lost.get_or_insert_with(|| why.to_owned());
-        drop(queue);
-        self.turns.changed.notify_all();
+        call(queue);
     }
 }
 
@@ -301,7 +321,6 @@ impl Drop for Turn<'_> {
                 queue.lost.get_or_insert_with(|| why.to_owned());
             }
         }
-        drop(queue);
-        self.turns.changed.notify_all();
+        call(queue);
     }
 }

@@ -54,8 +54,7 @@ pub(super) enum Transaction {
 pub(super) struct Prepared {
     /// The name on the server.
     pub(super) name: Vec<u8>,
-    /// What it is, where it is not carried out by the server.
-    pub(super) control: Option<Statement>,
+    pub(super) kind: Statement,
 }
 
 /// Why a client is served no longer.
@@ -79,6 +78,8 @@ pub(super) type Served<T> = Result<T, Ended>;
 pub(super) struct Answered {
     /// The server reported an error.
     pub(super) failed: bool,
+    /// The client's savepoint was released with it.
+    pub(super) released: bool,
 }
 
 pub(super) struct Client<'h> {
@@ -88,6 +89,8 @@ pub(super) struct Client<'h> {
     pub(super) incoming: Incoming,
     pub(super) out: Vec<u8>,
     pub(super) transaction: Transaction,
+    /// Whether its savepoint is there, or on its way: it is made together with the first statement.
+    pub(super) open: bool,
     pub(super) settings: Settings,
     /// Those it began with, to which a `RESET` returns.
     pub(super) began_with: Settings,
@@ -104,6 +107,8 @@ pub(super) struct Client<'h> {
     pub(super) portal_named: bool,
     /// Whether a statement of the current transaction was more than a look.
     pub(super) wrote: bool,
+    /// Whether a statement of it was of another kind than those that read and write rows.
+    pub(super) odd: bool,
     /// It went: nothing is sent to it any more.
     pub(super) gone: bool,
 }
@@ -252,7 +257,7 @@ impl<'h> Client<'h> {
         self.send(&Frame::new(b'Z', vec![b'I']));
     }
 
-    fn complete(&mut self, tag: &str) {
+    pub(super) fn complete(&mut self, tag: &str) {
         let mut body = tag.as_bytes().to_vec();
         body.push(0);
         self.send(&Frame::new(b'C', body));
@@ -271,13 +276,19 @@ impl<'h> Client<'h> {
         let text = wire::text(body).map_or(body, |(text, _)| text);
         let parts = sql::statements(text);
         let plain = |kind: &Statement| {
-            use Statement::{Other, Prepare, Setting};
-            matches!(kind, Other | Setting { .. } | Prepare(_))
+            use Statement::{Other, Prepare, Rows, Setting};
+            matches!(kind, Other | Rows | Setting { .. } | Prepare(_))
         };
         let mut answered = Answered::default();
         if parts.iter().all(|(_, kind)| plain(kind)) {
             parts.iter().for_each(|(_, kind)| self.note(kind));
-            answered = self.piece(backend, text)?;
+            // With backslashes in texts it may be more than the one statement as which it was read.
+            let strings = backend
+                .connection
+                .parameters
+                .get("standard_conforming_strings");
+            let one = parts.len() == 1 && strings.is_some_and(|value| value == "on");
+            answered = self.piece(backend, text, one)?;
         } else {
             for (text, kind) in &parts {
                 answered = self.one(backend, text, kind)?;
@@ -291,17 +302,12 @@ impl<'h> Client<'h> {
 
     /// Carries out one statement.
     fn one(&mut self, backend: &mut Backend, text: &[u8], kind: &Statement) -> Served<Answered> {
-        match kind {
-            Statement::Begin(_)
-            | Statement::Commit { .. }
-            | Statement::Rollback { .. }
-            | Statement::Deallocate(None) => self.control(backend, kind),
-            kind => {
-                self.note(kind);
-                let text = self.rewritten(kind).unwrap_or_else(|| text.to_vec());
-                self.piece(backend, &text)
-            }
+        if kind.is_control() {
+            return self.control(backend, kind);
         }
+        self.note(kind);
+        let text = self.rewritten(kind).unwrap_or_else(|| text.to_vec());
+        self.piece(backend, &text, false)
     }
 
     /// What is sent to the server instead of a statement, if it is not the statement itself.
@@ -335,44 +341,42 @@ impl<'h> Client<'h> {
 
     /// Notes what outlives a statement: a setting, or what it prepares, which goes with the client.
     pub(super) fn note(&mut self, kind: &Statement) {
+        self.odd |= *kind != Statement::Rows;
         match kind {
             Statement::Setting { local, name } => self.set.push((name.clone(), *local)),
             Statement::Prepare(name) if !self.statements.contains_key(name.as_bytes()) => {
                 let name = name.clone().into_bytes();
                 self.parsing.push_back(name.clone());
-                let control = None;
+                let kind = Statement::Other;
                 self.statements
-                    .insert(name.clone(), Prepared { name, control });
+                    .insert(name.clone(), Prepared { name, kind });
             }
             _ => {}
         }
     }
 
-    /// Sends a query, in the client's savepoint, and passes on what comes back.
-    fn piece(&mut self, backend: &mut Backend, text: &[u8]) -> Served<Answered> {
-        let mut out = Vec::with_capacity(text.len() + 64);
-        let hidden = self.open_savepoint(&mut out);
-        wire::put_query(&mut out, text);
-        self.relay(backend, out, hidden)
+    /// Sends a query, in the client's savepoint, and passes on what comes back. Where nothing comes after it in an exchange of its
+    /// own, the savepoint is released with it.
+    fn piece(&mut self, backend: &mut Backend, text: &[u8], last: bool) -> Served<Answered> {
+        let mut exchange = Exchange::new(self, false);
+        wire::put_query(&mut exchange.out, text);
+        if last && self.transaction == Transaction::Implicit && self.may_release(backend) {
+            exchange.release(self);
+        }
+        self.relay(backend, exchange)
     }
 
     /// A call of a function by its number.
     fn function(&mut self, backend: &mut Backend, frame: &Frame) -> Served<()> {
-        let mut out = Vec::new();
-        let hidden = self.open_savepoint(&mut out);
-        frame.put(&mut out);
-        let answered = self.relay(backend, out, hidden)?;
+        let mut exchange = Exchange::new(self, false);
+        frame.put(&mut exchange.out);
+        let answered = self.relay(backend, exchange)?;
         self.end_exchange(backend, answered)
     }
 
-    /// Puts the savepoint of an exchange before it; returns how many answers are not for the client.
-    pub(super) fn open_savepoint(&mut self, out: &mut Vec<u8>) -> usize {
-        if self.transaction != Transaction::None {
-            return 0;
-        }
-        wire::put_query(out, format!("SAVEPOINT {WORK}").as_bytes());
-        self.transaction = Transaction::Implicit;
-        1
+    /// Whether the savepoint can be released together with the last statement: nothing is to be looked at in between.
+    pub(super) fn may_release(&self, backend: &Backend) -> bool {
+        !self.odd && !backend.deferrable && self.set.is_empty() && backend.connection.status == b'T'
     }
 
     /// Carries out what begins or ends a transaction, or forgets everything that was prepared.
@@ -381,24 +385,24 @@ impl<'h> Client<'h> {
             Statement::Begin(modes) => {
                 if self.transaction == Transaction::Explicit {
                     if backend.connection.status == b'E' {
-                        return self.piece(backend, b"SELECT 1");
+                        return self.piece(backend, b"SELECT 1", false);
                     }
                     let text = "there is already a transaction in progress";
                     self.send(&wire::error_frame("WARNING", "25001", text, None));
                 } else {
-                    let mut out = Vec::new();
-                    if self.open_savepoint(&mut out) > 0 {
-                        backend.connection.query(&format!("SAVEPOINT {WORK}"))?;
-                    }
                     let set = match (modes.serializable, modes.read_only) {
                         (true, _) => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
                         (_, Some(true)) => "SET TRANSACTION READ ONLY",
                         _ => "",
                     };
-                    if !set.is_empty()
-                        && let Err(error) = backend.connection.query(set)
-                    {
-                        return self.say(error);
+                    if !set.is_empty() {
+                        if !self.open {
+                            backend.connection.query(&format!("SAVEPOINT {WORK}"))?;
+                            (self.transaction, self.open) = (Transaction::Implicit, true);
+                        }
+                        if let Err(error) = backend.connection.query(set) {
+                            return self.say(error);
+                        }
                     }
                     self.transaction = Transaction::Explicit;
                 }
@@ -427,7 +431,6 @@ impl<'h> Client<'h> {
                     return Ok(kept);
                 }
                 if explicit && *chain {
-                    backend.connection.query(&format!("SAVEPOINT {WORK}"))?;
                     self.transaction = Transaction::Explicit;
                 }
                 self.complete(match keeps || (wanted && !explicit) {
@@ -447,19 +450,25 @@ impl<'h> Client<'h> {
         };
         let hint = code.eq("25001").then_some(HINT);
         self.send(&wire::error_frame("ERROR", code, &error.message, hint));
-        Ok(Answered { failed: true })
+        Ok(Answered {
+            failed: true,
+            released: false,
+        })
     }
 
     /// Ends the client's savepoint: keeps what was done in it, or takes it back. Constraints that are checked at the end
     /// of a transaction are checked here: while a check is pending, its table could not be altered.
     fn end_transaction(&mut self, backend: &mut Backend, keeps: bool) -> Served<Answered> {
-        let explicit = self.transaction == Transaction::Explicit;
+        if !self.open {
+            self.over(backend, keeps)?;
+            return Ok(Answered::default());
+        }
         let back = format!("ROLLBACK TO SAVEPOINT {WORK}; RELEASE SAVEPOINT {WORK}");
         let mut sql = String::new();
         if keeps && backend.deferrable {
             sql.push_str(if self.wrote { CHECK_LATE } else { TRY_LATE });
         }
-        if explicit || self.portal_named {
+        if self.has_portals() {
             sql.push_str("CLOSE ALL; ");
         }
         sql.push_str(&format!("RELEASE SAVEPOINT {WORK}"));
@@ -473,19 +482,31 @@ impl<'h> Client<'h> {
                 failed
             }
         };
-        (self.transaction, self.portal_named) = (Transaction::None, false);
-        self.wrote = false;
-        self.portals.clear();
-        let set = std::mem::take(&mut self.set);
-        if keeps && !failed.failed && !set.is_empty() {
-            self.keep_settings(backend, &set, explicit)?;
-        }
+        self.over(backend, keeps && !failed.failed)?;
         for (name, value) in told.iter().flat_map(|_| &backend.connection.parameters) {
             if told.as_ref().and_then(|told| told.get(name)) != Some(value) {
                 self.send(&parameter(name, value));
             }
         }
         Ok(failed)
+    }
+
+    /// Whether cursors may be open that end with the transaction.
+    pub(super) fn has_portals(&self) -> bool {
+        self.transaction == Transaction::Explicit || self.portal_named
+    }
+
+    /// Notes that the client's savepoint is gone.
+    pub(super) fn over(&mut self, backend: &mut Backend, kept: bool) -> Served<()> {
+        let explicit = self.transaction == Transaction::Explicit;
+        (self.transaction, self.open) = (Transaction::None, false);
+        (self.portal_named, self.wrote, self.odd) = (false, false, false);
+        self.portals.clear();
+        let set = std::mem::take(&mut self.set);
+        match kept && !set.is_empty() {
+            true => self.keep_settings(backend, &set, explicit),
+            false => Ok(()),
+        }
     }
 
     /// Notes what a client set for its session; what it set for its transaction goes with that.
@@ -536,7 +557,9 @@ impl<'h> Client<'h> {
 
     /// Ends an exchange: the savepoint of an exchange of its own goes, and the client learns how it stands.
     pub(super) fn end_exchange(&mut self, backend: &mut Backend, answered: Answered) -> Served<()> {
-        if self.transaction == Transaction::Implicit {
+        if answered.released {
+            self.over(backend, true)?;
+        } else if self.transaction == Transaction::Implicit {
             self.end_transaction(backend, !answered.failed)?;
         }
         let status = match self.transaction {
@@ -547,16 +570,13 @@ impl<'h> Client<'h> {
         self.flush()
     }
 
-    /// Sends something and passes on what comes back until the server is ready; the answers to the first `hidden`
-    /// queries are not for the client. While the server takes a copy in, what the client sends is passed on.
-    fn relay(&mut self, backend: &mut Backend, out: Vec<u8>, hidden: usize) -> Served<Answered> {
-        let mut exchange = Exchange::new(out, hidden, false);
-        while !exchange.ready {
-            if let Err(ended) = exchange.step(self, backend) {
-                return Err(exchange.broken(backend, ended));
-            }
-        }
-        Ok(exchange.answered)
+    /// Sends something and passes on what comes back until the server is ready. While the server takes a copy in, what the client
+    /// sends is passed on.
+    fn relay(&mut self, backend: &mut Backend, mut exchange: Exchange) -> Served<Answered> {
+        let run = exchange.run(self, backend);
+        let answered = exchange.answered;
+        exchange.unless_broken(backend, run)?;
+        Ok(answered)
     }
 
     /// Forgets everything that the client prepared.
@@ -596,7 +616,9 @@ impl<'h> Client<'h> {
         };
         if let Some(exchange) = backend.unfinished.take() {
             self.holder.cancel_work(backend);
-            exchange.run_out(self, backend)?;
+            if exchange.run_out(self, backend)?.released {
+                self.over(backend, true)?;
+            }
         }
         if backend.prepared.is_none() && self.transaction != Transaction::None {
             self.end_transaction(backend, false)?;

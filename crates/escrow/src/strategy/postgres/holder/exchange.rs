@@ -8,16 +8,25 @@ use rustix::io::Errno;
 use super::super::connect::PgError;
 use super::super::sql;
 use super::super::wire;
-use super::backend::Backend;
-use super::client::{Answered, Client, Ended, GATHERED, Served, with_hint};
+use super::backend::{Backend, WORK};
+use super::client::{Answered, Client, Ended, GATHERED, Served, Transaction, with_hint};
+
+/// Stands for the statement by which a savepoint is released among those whose answers are awaited; no name has a NUL.
+const RELEASE: &[u8] = b"\0release";
 
 /// A message exchange on its way.
 #[derive(Default)]
 pub(super) struct Exchange {
     /// What is still to be sent to the server.
     pub(super) out: Vec<u8>,
-    /// How many answers are not for the client.
-    pub(super) hidden: usize,
+    /// The answer to come is that to the savepoint, and not for the client.
+    opening: bool,
+    /// The release of the savepoint was sent too.
+    releases: bool,
+    /// The answer to come is that to the release.
+    releasing: bool,
+    /// How often the server will say that it is ready.
+    awaited: usize,
     /// The server takes a copy in, or did.
     pub(super) copying: bool,
     /// The server is ready.
@@ -32,26 +41,69 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn new(out: Vec<u8>, hidden: usize, extended: bool) -> Self {
-        Self {
-            out,
-            hidden,
+    /// Begins one, in the savepoint of the client, which is made with it where there is none.
+    pub(super) fn new(client: &mut Client<'_>, extended: bool) -> Self {
+        let mut this = Self {
+            opening: !client.open,
+            awaited: 1,
             extended,
             synced: !extended,
+            ..Self::default()
+        };
+        if this.opening {
+            wire::put_statement(&mut this.out, &format!("SAVEPOINT {WORK}"));
+        }
+        client.open = true;
+        if client.transaction == Transaction::None {
+            client.transaction = Transaction::Implicit;
+        }
+        this
+    }
+
+    /// One in which there is nothing to wait for.
+    pub(super) fn over() -> Self {
+        Self {
+            ready: true,
             ..Self::default()
         }
     }
 
-    /// What is said where it stops in the middle: if only the client is gone, the rest can be run out.
-    pub(super) fn broken(self, backend: &mut Backend, ended: Ended) -> Ended {
-        if matches!(ended, Ended::Gone) {
+    /// Lets the savepoint go with what was put, unless that fails.
+    pub(super) fn release(&mut self, client: &mut Client<'_>) {
+        if client.has_portals() {
+            wire::put_statement(&mut self.out, "CLOSE ALL");
+        }
+        wire::put_statement(&mut self.out, &format!("RELEASE SAVEPOINT {WORK}"));
+        client.parsing.push_back(RELEASE.to_vec());
+        self.releases = true;
+        if !self.extended {
+            wire::put(&mut self.out, b'S', b"");
+            self.awaited += 1;
+        }
+    }
+
+    /// Keeps what stopped in the middle: if only the client is gone, the rest can be run out.
+    pub(super) fn unless_broken(self, backend: &mut Backend, run: Served<()>) -> Served<()> {
+        if matches!(run, Err(Ended::Gone)) && !self.ready {
             backend.unfinished = Some(self);
         }
-        ended
+        run
+    }
+
+    /// Sends and receives until the server is ready.
+    pub(super) fn run(&mut self, client: &mut Client<'_>, backend: &mut Backend) -> Served<()> {
+        while !self.ready {
+            self.step(client, backend)?;
+        }
+        Ok(())
     }
 
     /// Brings what a client left in the middle to its end.
-    pub(super) fn run_out(mut self, client: &mut Client<'_>, backend: &mut Backend) -> Served<()> {
+    pub(super) fn run_out(
+        mut self,
+        client: &mut Client<'_>,
+        backend: &mut Backend,
+    ) -> Served<Answered> {
         self.listens = false;
         if !self.synced {
             wire::put(&mut self.out, b'S', b"");
@@ -68,7 +120,7 @@ impl Exchange {
             }
             self.step(client, backend)?;
         }
-        Ok(())
+        Ok(self.answered)
     }
 
     /// Sends and receives what can be without waiting for one of two that wait for each other.
@@ -77,29 +129,19 @@ impl Exchange {
         if self.ready {
             return Ok(());
         }
-        client.flush()?;
-        let writes = match self.out.is_empty() && !backend.connection.link.is_unsent() {
-            true => PollFlags::IN,
-            false => PollFlags::IN | PollFlags::OUT,
-        };
-        let mut fds = vec![PollFd::new(&backend.connection.link, writes)];
-        if (self.listens || self.copying) && !client.gone {
-            fds.push(PollFd::new(&client.stream, PollFlags::IN));
+        // Of the release alone it need not hear early.
+        if !(self.releases && !self.extended && self.awaited == 1) {
+            client.flush()?;
         }
-        match poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(lost(errno)),
-        }
-        let server = fds[0].revents();
-        let speaks = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        drop(fds);
-        if server.contains(PollFlags::OUT) {
-            match backend.connection.link.send_now(&self.out) {
+        let link = &mut backend.connection.link;
+        if !self.out.is_empty() || link.is_unsent() {
+            match link.send_now(&self.out) {
                 Ok(count) => drop(self.out.drain(..count)),
                 Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => {}
                 Err(error) => return Err(Ended::Lost(error.into())),
             }
         }
+        let (server, speaks) = self.wait(client, backend)?;
         if server.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             let connection = &mut backend.connection;
             match connection.incoming.fill(&mut connection.link) {
@@ -124,6 +166,31 @@ impl Exchange {
         Ok(())
     }
 
+    /// Waits until the server can be read from or written to, or the client says something. Where only the server's answer is
+    /// waited for, reading waits by itself.
+    fn wait(&self, client: &Client<'_>, backend: &Backend) -> Served<(PollFlags, bool)> {
+        let link = &backend.connection.link;
+        let unsent = !self.out.is_empty() || link.is_unsent();
+        let listens = (self.listens || self.copying) && !client.gone;
+        if !unsent && !listens {
+            return Ok((PollFlags::IN, false));
+        }
+        let writes = match unsent {
+            true => PollFlags::IN | PollFlags::OUT,
+            false => PollFlags::IN,
+        };
+        let mut fds = vec![PollFd::new(link, writes)];
+        if listens {
+            fds.push(PollFd::new(&client.stream, PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Ended::Lost(std::io::Error::from(errno).into())),
+        }
+        let speaks = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        Ok((fds[0].revents(), speaks))
+    }
+
     /// Passes on what the server said.
     fn receive(&mut self, client: &mut Client<'_>, backend: &mut Backend) -> Served<()> {
         while !self.ready {
@@ -132,19 +199,21 @@ impl Exchange {
                 return Ok(());
             };
             backend.connection.note(&frame);
-            if self.hidden > 0 {
-                match frame.kind {
-                    b'Z' => self.hidden -= 1,
-                    b'E' => return Err(Ended::Lost(PgError::said(&frame.body))),
-                    _ => {}
-                }
-                continue;
-            }
             match frame.kind {
-                b'Z' => {
-                    self.ready = true;
+                b'E' if self.opening => return Err(Ended::Lost(PgError::said(&frame.body))),
+                b'1' | b'2' | b'C' if self.opening => {
+                    self.opening = frame.kind != b'C';
                     continue;
                 }
+                b'1' | b'2' | b'C' if self.releasing => continue,
+                b'Z' => {
+                    self.awaited = self.awaited.saturating_sub(1);
+                    self.ready = self.awaited == 0;
+                    self.answered.released = self.releases && !self.answered.failed;
+                    continue;
+                }
+                // The statement failed, and so the release.
+                b'E' if self.answered.failed => continue,
                 b'E' => {
                     self.answered.failed = true;
                     client.send(&with_hint(frame));
@@ -163,7 +232,15 @@ impl Exchange {
                     client.wrote |= !sql::only_looked(&frame.body);
                 }
                 b'S' => client.set.push((None, false)),
-                b'1' => drop(client.parsing.pop_front()),
+                b'1' => {
+                    self.releasing = client
+                        .parsing
+                        .pop_front()
+                        .is_some_and(|name| name == RELEASE);
+                    if self.releasing {
+                        continue;
+                    }
+                }
                 b'3' if client.closing.pop_front() == Some(true) => continue,
                 _ => {}
             }
@@ -190,8 +267,4 @@ impl Exchange {
             }
         }
     }
-}
-
-fn lost(errno: Errno) -> Ended {
-    Ended::Lost(std::io::Error::from(errno).into())
 }

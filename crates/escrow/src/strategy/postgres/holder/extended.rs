@@ -4,7 +4,7 @@
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
-use super::client::{Client, Ended, Prepared, Served, Transaction, close_body};
+use super::client::{Answered, Client, Ended, Prepared, Served, Transaction, close_body};
 use super::exchange::Exchange;
 
 /// What is prepared on the server instead of what is carried out here: it has no result, and the server takes it also in a
@@ -27,38 +27,53 @@ enum Next {
 
 /// Carries out messages up to a `Sync`, beginning with `first`.
 pub(super) fn exchange(client: &mut Client<'_>, backend: &mut Backend, first: Frame) -> Served<()> {
-    let mut out = Vec::new();
-    let hidden = client.open_savepoint(&mut out);
-    let mut exchange = begun(out, hidden);
+    let mut exchange = Exchange::over();
+    let run = messages(client, backend, &mut exchange, first);
+    exchange.unless_broken(backend, run)
+}
+
+fn messages(
+    client: &mut Client<'_>,
+    backend: &mut Backend,
+    exchange: &mut Exchange,
+    first: Frame,
+) -> Served<()> {
     let mut next = Some(first);
     loop {
-        while let Some(frame) = next.take() {
-            match forward(client, &mut exchange, frame)? {
+        if let Some(frame) = next.take() {
+            if exchange.ready && !matches!(frame.kind, b'S' | b'Q' | b'F') {
+                *exchange = Exchange::new(client, true);
+                exchange.listens = true;
+            }
+            match forward(client, exchange, frame)? {
                 Next::Go => {}
                 Next::End => {
-                    finish(client, backend, &mut exchange)?;
-                    let answered = exchange.answered;
-                    return client.end_exchange(backend, answered);
+                    let alone = client.transaction == Transaction::Implicit;
+                    if alone && !exchange.ready && client.may_release(backend) {
+                        exchange.release(client);
+                    }
+                    finish(client, backend, exchange)?;
+                    return client.end_exchange(backend, exchange.answered);
                 }
                 Next::Simple(frame) => {
-                    finish(client, backend, &mut exchange)?;
+                    finish(client, backend, exchange)?;
                     return match exchange.answered.failed {
                         true => skip(client, backend),
                         false => client.simple_message(backend, &frame),
                     };
                 }
                 Next::Control(control) => {
-                    if !carry_out(client, backend, &mut exchange, &control)? {
+                    if !carry_out(client, backend, exchange, &control)? {
                         return skip(client, backend);
                     }
                 }
             }
-            if exchange.out.len() < ENOUGH {
-                next = client.incoming.next().map_err(|_| Ended::Gone)?;
-            }
-        }
-        if let Err(ended) = exchange.step(client, backend) {
-            return Err(std::mem::take(&mut exchange).broken(backend, ended));
+        } else if exchange.ready {
+            client.flush()?;
+            next = Some(client.next()?.ok_or(Ended::Gone)?);
+            continue;
+        } else {
+            exchange.step(client, backend)?;
         }
         if exchange.out.len() < ENOUGH {
             next = client.incoming.next().map_err(|_| Ended::Gone)?;
@@ -66,47 +81,38 @@ pub(super) fn exchange(client: &mut Client<'_>, backend: &mut Backend, first: Fr
     }
 }
 
-fn begun(out: Vec<u8>, hidden: usize) -> Exchange {
-    let mut exchange = Exchange::new(out, hidden, true);
-    exchange.listens = true;
-    exchange
-}
-
 /// Waits until the server is ready.
 fn finish(client: &mut Client<'_>, backend: &mut Backend, exchange: &mut Exchange) -> Served<()> {
-    wire::put(&mut exchange.out, b'S', b"");
-    (exchange.synced, exchange.listens) = (true, false);
-    while !exchange.ready {
-        if let Err(ended) = exchange.step(client, backend) {
-            return Err(std::mem::take(exchange).broken(backend, ended));
-        }
+    if !exchange.ready {
+        wire::put(&mut exchange.out, b'S', b"");
+        (exchange.synced, exchange.listens) = (true, false);
     }
-    Ok(())
+    exchange.run(client, backend)
 }
 
 /// Carries out what is not for the server, once everything before it is done. `false`: something failed, and the rest of
-/// the exchange is passed over.
+/// the exchange is passed over. What follows before the `Sync` is another transaction of the exchange.
 fn carry_out(
     client: &mut Client<'_>,
     backend: &mut Backend,
     exchange: &mut Exchange,
     control: &Statement,
 ) -> Served<bool> {
+    let commits = matches!(control, Statement::Commit { chain: false });
+    if commits && client.transaction == Transaction::Explicit && client.may_release(backend) {
+        exchange.release(client);
+    }
     finish(client, backend, exchange)?;
-    if exchange.answered.failed {
+    let answered = std::mem::replace(exchange, Exchange::over()).answered;
+    if answered.failed {
         return Ok(false);
     }
-    if client.control(backend, control)?.failed {
-        return Ok(false);
+    if answered.released {
+        client.over(backend, true)?;
+        client.complete("COMMIT");
+        return Ok(true);
     }
-    let mut out = Vec::new();
-    // What follows before the `Sync` is another transaction of the exchange.
-    let hidden = match client.transaction {
-        Transaction::None => client.open_savepoint(&mut out),
-        _ => 0,
-    };
-    *exchange = begun(out, hidden);
-    Ok(true)
+    Ok(!client.control(backend, control)?.failed)
 }
 
 /// Passes over everything up to the `Sync`, after an error.
@@ -119,7 +125,10 @@ fn skip(client: &mut Client<'_>, backend: &mut Backend) -> Served<()> {
             None => return Err(Ended::Gone),
         }
     }
-    let failed = super::client::Answered { failed: true };
+    let failed = Answered {
+        failed: true,
+        released: false,
+    };
     client.end_exchange(backend, failed)
 }
 
@@ -139,12 +148,12 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             let (portal, rest) = wire::text(body).ok_or_else(malformed)?;
             let (name, rest) = wire::text(rest).ok_or_else(malformed)?;
             client.portals.remove(portal);
-            if let Some(Prepared {
-                control: Some(control),
-                ..
-            }) = client.statements.get(name)
-            {
-                client.portals.insert(portal.to_vec(), control.clone());
+            match client.statements.get(name).map(|known| known.kind.clone()) {
+                Some(kind) if kind.is_control() => {
+                    drop(client.portals.insert(portal.to_vec(), kind));
+                }
+                Some(kind) => client.note(&kind),
+                None => {}
             }
             client.portal_named |= !portal.is_empty();
             let mut new = portal.to_vec();
@@ -197,16 +206,9 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
         1 => parts.remove(0).1,
         _ => Statement::Other,
     };
-    let control = match kind {
-        Statement::Begin(_)
-        | Statement::Commit { .. }
-        | Statement::Rollback { .. }
-        | Statement::Deallocate(None) => Some(kind.clone()),
-        _ => None,
-    };
-    let text = match &control {
-        Some(_) => STAND_IN.to_vec(),
-        None => client.rewritten(&kind).unwrap_or_else(|| text.to_vec()),
+    let text = match kind.is_control() {
+        true => STAND_IN.to_vec(),
+        false => client.rewritten(&kind).unwrap_or_else(|| text.to_vec()),
     };
     let known = client.statements.get(name).map(|one| one.name.clone());
     let server = match (&known, name.is_empty()) {
@@ -226,7 +228,7 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
     if known.is_none() || name.is_empty() {
         let prepared = Prepared {
             name: server.clone(),
-            control,
+            kind,
         };
         client.statements.insert(name.to_vec(), prepared);
     }
@@ -237,7 +239,6 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
     } else {
         Vec::from(*b"\0")
     });
-    client.note(&kind);
     let mut body = server;
     body.push(0);
     body.extend_from_slice(&text);

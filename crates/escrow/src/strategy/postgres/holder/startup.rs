@@ -48,9 +48,11 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         incoming,
         out: Vec::new(),
         transaction: Transaction::None,
+        open: false,
         settings: Settings::new(),
         began_with: Settings::new(),
         wrote: false,
+        odd: false,
         set: Vec::new(),
         statements: HashMap::new(),
         portals: HashMap::new(),
@@ -190,14 +192,15 @@ fn cancel(holder: &Holder, body: &[u8]) {
         bytes.map_or(0, |four| u32::from_be_bytes(*four))
     };
     let (client, secret) = (word(0), word(4));
-    if client == 0 || secret != holder.secret_of(client) || holder.turns.owner() != Some(client) {
+    if client == 0 || secret != holder.secret_of(client) {
         return;
     }
-    let key = holder.turns.key();
-    match key.map_or(Ok(()), |key| connect::cancel(&holder.server, key)) {
-        // As with a server: who cancels is told nothing.
-        Ok(()) | Err(_) => {}
-    }
+    holder.turns.cancelling(client, |key| {
+        match connect::cancel(&holder.server, key) {
+            // As with a server: who cancels is told nothing.
+            Ok(()) | Err(_) => {}
+        }
+    });
 }
 
 #[cfg(test)]

@@ -1,0 +1,197 @@
+//! Message exchanges of clients with a holder, frame by frame beside those with a server. A savepoint is made and released together with
+//! a statement where no constraint is checked late, and by itself where one is: a client sees no difference.
+
+use crate::postgres::{Shop, TWO_CLIENTS, inside};
+use crate::*;
+
+/// Makes every check immediate, for ever.
+const NEVER_LATE: &str = "ALTER TABLE orders ALTER CONSTRAINT orders_item_fkey NOT DEFERRABLE";
+
+/// A client that speaks in frames.
+const FRAMES: &str = r#"
+import socket, struct, sys, threading, urllib.parse
+class Raw:
+    def __init__(self, url):
+        url = urllib.parse.urlparse(url)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        self.path, self.rest = query["host"] + "/.s.PGSQL.5432", b""
+        self.link = socket.socket(socket.AF_UNIX)
+        self.link.connect(self.path)
+        body = struct.pack(">i", 196608)
+        for text in ["user", query["user"], "database", url.path[1:]]:
+            body += text.encode() + b"\0"
+        self.link.sendall(struct.pack(">i", len(body) + 5) + body + b"\0")
+        for kind, body in self.answers():
+            if kind == "K": self.key = body
+    def answers(self, ends=1):
+        found = []
+        while ends:
+            while len(self.rest) < 5 or len(self.rest) < 1 + struct.unpack(">i", self.rest[1:5])[0]:
+                more = self.link.recv(65536)
+                assert more, ("closed", found)
+                self.rest += more
+            length = 1 + struct.unpack(">i", self.rest[1:5])[0]
+            kind, body, self.rest = chr(self.rest[0]), self.rest[5:length], self.rest[length:]
+            if kind in "EN":
+                body = [f for f in body.split(b"\0") if f[:1] in (b"S", b"C", b"M", b"P")]
+                # A statement has another name on the server.
+                if b"C26000" in body or b"C42P05" in body: body = body[:2]
+            if kind != "S" or b"application_name" in body:
+                found.append((kind, body))
+            ends -= kind == "Z"
+        return found
+    def say(self, batch, ends=1):
+        self.link.sendall(batch)
+        return self.answers(ends)
+    def cancel(self):
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(self.path)
+            link.sendall(struct.pack(">ii", 16, 80877102) + self.key)
+            link.recv(1)
+def frame(kind, body=b""):
+    return kind.encode() + struct.pack(">i", len(body) + 4) + body
+def Q(text): return frame("Q", text.encode() + b"\0")
+def P(text, name=""): return frame("P", name.encode() + b"\0" + text.encode() + b"\0\0\0")
+def B(name="", portal=""): return frame("B", portal.encode() + b"\0" + name.encode() + b"\0" + b"\0" * 6)
+def D(portal=""): return frame("D", b"P" + portal.encode() + b"\0")
+def E(portal="", rows=0): return frame("E", portal.encode() + b"\0" + struct.pack(">i", rows))
+S, H = frame("S"), frame("H")
+def X(text): return P(text) + B() + D() + E()
+"#;
+
+/// What is sent to a server and to a holder, one after the other.
+const BESIDE: &str = r#"
+direct, held = Raw(sys.argv[1]), Raw(sys.argv[2])
+data = frame("d", b"70\tcopied\t1\n") + frame("c")
+batches = [
+    Q("SELECT 1"), Q("SELECT 1; SELECT 2"), Q(""), Q(";"), Q("-- nothing"), Q("SELECT 1 / 0"), Q("SELECT count(*) FROM items"),
+    Q("INSERT INTO items VALUES (50, 'a', 1)"), Q("INSERT INTO items VALUES (50, 'twice', 1)"), Q("SELEC"),
+    Q("INSERT INTO items VALUES (51, 'gone', 1); SELECT 1 / 0"), Q("SELECT max(id) FROM items"), Q("TABLE loose"), Q("VALUES (1), (2)"),
+    Q("WITH x AS (DELETE FROM items WHERE id = 50 RETURNING id) SELECT * FROM x"), Q("SELECT 1 AS \"copy\", 'copy t from stdin;'"),
+    Q("BEGIN"), Q("COMMIT"), Q("BEGIN"), Q("ROLLBACK"), Q("BEGIN"), Q("BEGIN"), Q("COMMIT AND CHAIN"), Q("SELECT 1"), Q("END"), Q("COMMIT"),
+    Q("BEGIN"), Q("UPDATE items SET price = 0 WHERE id = 1"), Q("SELECT 1 / 0"), Q("SELECT 1"), Q("COMMIT"),
+    Q("SELECT price FROM items WHERE id = 1"), Q("BEGIN; UPDATE items SET price = 9 WHERE id = 2; COMMIT"), Q("BEGIN READ ONLY"),
+    Q("DELETE FROM items"), Q("ROLLBACK"), Q("SELECT price FROM items WHERE id = 2"), Q("BEGIN; SELECT 1 / 0"), Q("ROLLBACK"), Q("SAVEPOINT s"),
+    Q("SET standard_conforming_strings = off"), Q("SELECT 'a\\''; SELECT '"), Q("RESET standard_conforming_strings"),
+    S, X("SELECT 1") + S, X("SELECT 1 / 0") + S, X("INSERT INTO items VALUES (60, 'x', 1)") + X("SELECT 1 / 0") + X("SELECT 2") + S,
+    X("SELECT count(*) FROM items") + X("SELECT 2") + S, P("SELECT 3", "three") + S, B("three") + E() + S, B("three") + D() + E() + S,
+    P("SELECT 4", "three") + S, B("three") + E() + S, B("four") + E() + S, E("nowhere") + S, X("") + S, X("SELECT 1") + H + X("SELECT 2") + S,
+    P("SELECT g FROM generate_series(1, 5) g") + B() + E("", 2) + E("", 2) + S, P("SELECT 1") + B("", "mine") + E("mine") + S, E("mine") + S,
+    P("BEGIN", "b") + P("END", "e") + P("ROLLBACK", "r") + S, B("b") + D() + E() + S, B("three") + E() + S, B("e") + D() + E() + S,
+    B("b") + E() + B("three") + E() + B("e") + E() + S, B("b") + E() + X("SELECT 1 / 0") + B("e") + E() + S, B("three") + E() + S,
+    B("e") + E() + S, B("b") + E() + X("UPDATE items SET price = 8 WHERE id = 3") + S, B("r") + E() + S, B("e") + E() + B("three") + E() + S,
+    B("b") + E() + X("UPDATE items SET price = 7 WHERE id = 4") + B("e") + E() + X("SELECT 1 / 0") + S, Q("SELECT price FROM items WHERE id < 5"),
+    X("CREATE TABLE made (a int UNIQUE DEFERRABLE INITIALLY DEFERRED)") + S, X("INSERT INTO made VALUES (1)") + S, Q("SELECT a + 0 FROM made"),
+    X("SET application_name = 'x'") + S, Q("SHOW application_name"), Q("SELECT set_config('application_name', 'y', false)"),
+    X("DEALLOCATE ALL") + S, B("three") + E() + S, X("DROP TABLE made") + S, Q("SELECT count(*), sum(id), sum(price) FROM items"),
+]
+for batch in batches:
+    wanted, found = direct.say(batch), held.say(batch)
+    assert wanted == found, (batch, wanted, found)
+# What is copied comes after the answer.
+for batch in [Q("COPY items FROM STDIN"), P("COPY items FROM STDIN") + B() + E() + S]:
+    for one in (direct, held):
+        one.link.sendall(batch)
+    extended = batch[:1] == b"P"
+    wanted, found = (one.say(data + S * extended) for one in (direct, held))
+    assert wanted == found, (batch, wanted, found)
+"#;
+
+#[test]
+fn a_client_sees_the_frames_of_a_server() {
+    for late in [true, false] {
+        let shop = Shop::new(true);
+        if !late {
+            shop.server.sql("shop", NEVER_LATE);
+        }
+        shop.server
+            .sql("postgres", "CREATE DATABASE beside TEMPLATE shop");
+        let url = shop.plan("try");
+        python(
+            &[FRAMES, BESIDE].concat(),
+            &[&shop.server.url("postgres", "beside"), &url],
+        );
+        python(TWO_CLIENTS, &[&url]);
+        shop.cli.ok("cleanup --yes try");
+        shop.assert_nothing_left();
+    }
+}
+
+/// A client that went, or said what no client says, before its exchange had its end.
+#[test]
+fn a_client_that_goes_in_the_middle_of_an_exchange_takes_nothing_with_it() {
+    let shop = Shop::new(true);
+    shop.server.sql("shop", NEVER_LATE);
+    let url = shop.plan("try");
+    inside(&url, "UPDATE items SET price = 3");
+    let script = r#"
+for last in [frame("X"), frame("~"), b"", frame("X") + S]:
+    one = Raw(sys.argv[1])
+    one.link.sendall(X("UPDATE items SET price = 4") + last)
+    one.link.close()
+"#;
+    python(&[FRAMES, script].concat(), &[&url]);
+    assert_eq!(
+        inside(&url, "SELECT min(price), max(price) FROM items"),
+        "3|3"
+    );
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "20|60");
+    shop.assert_nothing_left();
+}
+
+#[test]
+fn a_setting_of_a_statement_that_was_prepared_before_is_the_clients_own() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    let script = r#"
+a, b = Raw(sys.argv[1]), Raw(sys.argv[1])
+a.say(P("SET extra_float_digits = 3", "set") + S)
+a.say(B("set") + E() + S)
+shown = lambda one: [body for kind, body in one.say(Q("SHOW extra_float_digits")) if kind == "D"]
+assert shown(b) == [b"\0\x01\0\0\0\x011"], shown(b)
+assert shown(a) == [b"\0\x01\0\0\0\x013"], shown(a)
+"#;
+    python(&[FRAMES, script].concat(), &[&url]);
+}
+
+/// The server is asked on a connection of its own, and may do it when the statement is over.
+#[test]
+fn a_cancel_that_comes_late_meets_no_other_client() {
+    let shop = Shop::new(true);
+    shop.server.sql("shop", NEVER_LATE);
+    let url = shop.plan("try");
+    let script = r#"
+a, b = Raw(sys.argv[1]), Raw(sys.argv[1])
+over = False
+def others():
+    while not over:
+        found = b.say(Q("SELECT count(*) FROM generate_series(1, 100)"))
+        assert "E" not in [kind for kind, _ in found], found
+thread = threading.Thread(target=others)
+thread.start()
+for n in range(100):
+    a.link.sendall(Q("SELECT pg_sleep(0.000%d)" % (n % 7)))
+    a.cancel()
+    a.answers()
+over = True
+thread.join()
+assert a.say(Q("SELECT 1"))[-1] == ("Z", b"I")
+"#;
+    python(&[FRAMES, script].concat(), &[&url]);
+    assert_eq!(inside(&url, "SELECT count(*) FROM items"), "20");
+}
+
+#[track_caller]
+fn python(script: &str, args: &[&str]) {
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", script])
+        .args(args)
+        .output()
+        .expect("python runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
