@@ -163,19 +163,20 @@ fn a_cancel_that_comes_late_meets_no_other_client() {
     let url = shop.plan("try");
     let script = r#"
 a, b = Raw(sys.argv[1]), Raw(sys.argv[1])
-over = False
+over, wrong = False, []
 def others():
     while not over:
         found = b.say(Q("SELECT count(*) FROM generate_series(1, 100)"))
-        assert "E" not in [kind for kind, _ in found], found
+        wrong.extend(one for one in found if one[0] == "E")
 thread = threading.Thread(target=others)
 thread.start()
-for n in range(100):
-    a.link.sendall(Q("SELECT pg_sleep(0.000%d)" % (n % 7)))
+for n in range(70):
+    a.link.sendall(Q("SELECT pg_sleep(0.0%d)" % (17 + n % 7)))
     a.cancel()
     a.answers()
 over = True
 thread.join()
+assert not wrong, wrong
 assert a.say(Q("SELECT 1"))[-1] == ("Z", b"I")
 "#;
     python(&[FRAMES, script].concat(), &[&url]);

@@ -12,6 +12,9 @@ use super::super::location::Server;
 use super::exchange::Exchange;
 use super::redo::Redo;
 
+/// By when a server has made the savepoint that it was sent. A cancel that met it there would take back everything.
+const MADE: Duration = Duration::from_millis(20);
+
 /// Settings of a session that differ from those it began with.
 pub(super) type Settings = BTreeMap<String, String>;
 
@@ -199,6 +202,8 @@ struct Queue {
     key: Option<(i32, i32)>,
     /// How many are asking the server to cancel what runs on it.
     cancels: usize,
+    /// When the server was last sent a savepoint.
+    opened: Option<Instant>,
 }
 
 /// Tells the first of those who wait to look.
@@ -267,10 +272,22 @@ impl Turns {
         }
     }
 
+    /// Notes that the server is sent the savepoint of whoever has the connection.
+    pub(super) fn opening(&self) {
+        self.queue().opened = Some(Instant::now());
+    }
+
     /// Lets `cancel` ask the server to stop what runs on the connection, if this client has it; nobody gets it meanwhile.
     pub(super) fn cancelling(&self, who: u32, cancel: impl FnOnce((i32, i32))) {
+        let queue = self.queue();
+        let asked = queue.opened.filter(|_| queue.owner == Some(who));
+        drop(queue);
+        if let Some(when) = asked {
+            thread::sleep(MADE.saturating_sub(when.elapsed()));
+        }
         let mut queue = self.queue();
-        let Some(key) = queue.key.filter(|_| queue.owner == Some(who)) else {
+        let same = queue.owner == Some(who) && queue.opened == asked;
+        let Some(key) = queue.key.filter(|_| same) else {
             return;
         };
         queue.cancels += 1;

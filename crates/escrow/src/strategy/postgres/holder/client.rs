@@ -397,6 +397,7 @@ impl<'h> Client<'h> {
                     };
                     if !set.is_empty() {
                         if !self.open {
+                            self.holder.turns.opening();
                             backend.connection.query(&format!("SAVEPOINT {WORK}"))?;
                             (self.transaction, self.open) = (Transaction::Implicit, true);
                         }

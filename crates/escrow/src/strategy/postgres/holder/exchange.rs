@@ -51,6 +51,7 @@ impl Exchange {
             ..Self::default()
         };
         if this.opening {
+            client.holder.turns.opening();
             wire::put_statement(&mut this.out, &format!("SAVEPOINT {WORK}"));
         }
         client.open = true;
