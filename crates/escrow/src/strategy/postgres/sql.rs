@@ -263,6 +263,10 @@ fn classify(words: &[Word]) -> Statement {
             "PREPARE TRANSACTION",
             "`escrow commit` prepares and commits what the sandbox holds",
         ),
+        "prepare" | "execute" if starts_own(words.get(1)) => {
+            let text = format!("names of prepared statements that begin with {OWN} are not yours");
+            Statement::Refused("26000", text, "take another name")
+        }
         "prepare" => match words.get(1).and_then(Word::name) {
             Some(name) => Statement::Prepare(name.to_owned()),
             None => Statement::Other,
@@ -341,6 +345,11 @@ fn is_temporary(first: &str, second: &str, third: &str) -> bool {
         "or" => temporary(third),
         _ => temporary(first),
     }
+}
+
+fn starts_own(word: Option<&Word>) -> bool {
+    let name = word.and_then(Word::name).unwrap_or_default();
+    name.to_ascii_lowercase().starts_with(OWN)
 }
 
 fn no_savepoint() -> Statement {
@@ -490,6 +499,8 @@ mod tests {
             "select pg_catalog.pg_try_advisory_lock(1)",
             "prepare transaction 'x'",
             "savepoint escrow_1",
+            "prepare escrow_release as select 1",
+            "execute \"escrow_release\"",
             "rollback to \"escrow_1\"",
         ] {
             assert!(

@@ -54,10 +54,15 @@ pub(super) fn put_query(to: &mut Vec<u8>, sql: &[u8]) {
     put(to, b'Q', &body);
 }
 
-/// Appends a statement without parameters that leaves the answer to what follows: the server sends nothing before that.
-pub(super) fn put_statement(to: &mut Vec<u8>, sql: &str) {
-    put(to, b'P', &[b"\0", sql.as_bytes(), b"\0\0\0"].concat());
-    put(to, b'B', &[0; 8]);
+/// Appends the preparation of a statement without parameters.
+pub(super) fn put_parse(to: &mut Vec<u8>, name: &str, sql: &str) {
+    let (name, sql) = (name.as_bytes(), sql.as_bytes());
+    put(to, b'P', &[name, b"\0", sql, b"\0\0\0"].concat());
+}
+
+/// Appends a prepared statement that leaves the answer to what follows: the server sends nothing before that.
+pub(super) fn put_execute(to: &mut Vec<u8>, name: &str) {
+    put(to, b'B', &[b"\0", name.as_bytes(), &[0; 7]].concat());
     put(to, b'E', &[0; 5]);
 }
 

@@ -89,6 +89,8 @@ pub(super) struct Client<'h> {
     pub(super) incoming: Incoming,
     pub(super) out: Vec<u8>,
     pub(super) transaction: Transaction,
+    /// Whether our statements are prepared, unless a statement of the client took them away.
+    pub(super) own_statements: bool,
     /// Whether its savepoint is there, or on its way: it is made together with the first statement.
     pub(super) open: bool,
     pub(super) settings: Settings,
@@ -320,6 +322,12 @@ impl<'h> Client<'h> {
                 let text = format!("{what} can only be used in transaction blocks");
                 Some(raise("25P01", &text, None))
             }
+            Statement::Deallocate(Some(name))
+                if name.starts_with(sql::OWN) && !self.statements.contains_key(name.as_bytes()) =>
+            {
+                let text = format!("prepared statement \"{name}\" does not exist");
+                Some(raise("26000", &text, None))
+            }
             Statement::Deallocate(Some(name)) => {
                 let known = self.statements.remove(name.as_bytes())?;
                 let name = String::from_utf8_lossy(&known.name).into_owned();
@@ -358,7 +366,7 @@ impl<'h> Client<'h> {
     /// Sends a query, in the client's savepoint, and passes on what comes back. Where nothing comes after it in an exchange of its
     /// own, the savepoint is released with it.
     fn piece(&mut self, backend: &mut Backend, text: &[u8], last: bool) -> Served<Answered> {
-        let mut exchange = Exchange::new(self, false);
+        let mut exchange = Exchange::new(self, backend, false);
         wire::put_query(&mut exchange.out, text);
         if last && self.transaction == Transaction::Implicit && self.may_release(backend) {
             exchange.release(self);
@@ -368,7 +376,7 @@ impl<'h> Client<'h> {
 
     /// A call of a function by its number.
     fn function(&mut self, backend: &mut Backend, frame: &Frame) -> Served<()> {
-        let mut exchange = Exchange::new(self, false);
+        let mut exchange = Exchange::new(self, backend, false);
         frame.put(&mut exchange.out);
         let answered = self.relay(backend, exchange)?;
         self.end_exchange(backend, answered)
@@ -591,6 +599,8 @@ impl<'h> Client<'h> {
         }
         wire::put(&mut out, b'S', b"");
         self.statements.clear();
+        // One of them may have had the name of one of ours.
+        backend.own_statements = false;
         backend
             .connection
             .link

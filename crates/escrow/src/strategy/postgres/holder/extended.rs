@@ -42,7 +42,7 @@ fn messages(
     loop {
         if let Some(frame) = next.take() {
             if exchange.ready && !matches!(frame.kind, b'S' | b'Q' | b'F') {
-                *exchange = Exchange::new(client, true);
+                *exchange = Exchange::new(client, backend, true);
                 exchange.listens = true;
             }
             match forward(client, exchange, frame)? {
