@@ -13,7 +13,7 @@ use super::exchange::Exchange;
 use super::redo::Redo;
 
 /// By when a server has made the savepoint that it was sent. A cancel that met it there would take back everything.
-const MADE: Duration = Duration::from_millis(20);
+const MADE: Duration = Duration::from_millis(200);
 
 /// Settings of a session that differ from those it began with.
 pub(super) type Settings = BTreeMap<String, String>;
