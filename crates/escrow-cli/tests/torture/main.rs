@@ -13,6 +13,7 @@ mod bugs;
 mod checker;
 mod checkpoints;
 mod checkpoints_world;
+mod clones;
 #[expect(dead_code, reason = "the tests of the engine use the rest")]
 #[path = "../../../escrow/tests/engine/commit_faulty.rs"]
 mod commit_faulty;

@@ -8,8 +8,8 @@ use crate::bugs::Found;
 use crate::sweep::say;
 use crate::*;
 use crate::{
-    bucket, bugs, checkpoints, damage, errors, forward, four, full, git, git_large, image, kills,
-    next, parts, power, soak, sqlite, two_homes, unlinks,
+    bucket, bugs, checkpoints, clones, damage, errors, forward, four, full, git, git_large, image,
+    kills, next, parts, power, soak, sqlite, two_homes, unlinks,
 };
 
 /// A line of the table.
@@ -34,7 +34,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 34] = [
+const SWEEPS: [Sweep; 35] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -135,6 +135,12 @@ const SWEEPS: [Sweep; 34] = [
         "every call",
         3,
         four::kills,
+    ),
+    (
+        "a directory and a clone of a PostgreSQL database in one plan, every verb killed at every call",
+        "every call",
+        3,
+        clones::kills,
     ),
     (
         "full disks: ext4 with 1 and 4 KiB blocks, XFS, Btrfs",

@@ -256,7 +256,7 @@ impl Previewed<'_> {
                 conflicts: preview.conflicts.clone(),
                 merged: preview.merged.clone(),
                 notes: preview.notes.clone(),
-                undoable: member.capabilities().undoes,
+                undoable: member.capabilities().undoes && !preview.lasting,
             }
         };
         CommitPreview {

@@ -105,7 +105,7 @@ impl Execution<'_> {
     /// staged there and goes with it: its undo would look at the original, and nothing was done there.
     fn held(&self, position: usize) -> Result<Option<Intent>> {
         let can = self.members[position].capabilities();
-        let elsewhere = can.prepares && !(can.undoes && can.area);
+        let elsewhere = can.only_forward() || can.prepares && !can.area;
         let held = self.journal.work == JournaledWork::Commit && elsewhere;
         Ok(self.prepared(position)?.filter(|_| held))
     }

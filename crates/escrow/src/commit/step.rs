@@ -22,10 +22,10 @@ impl Member {
     /// Where its step of this work can go.
     pub(super) fn direction(&self, work: JournaledWork) -> Direction {
         let capabilities = self.capabilities();
-        match (work, capabilities.undoes, capabilities.prepares) {
-            (JournaledWork::Rollback, ..) => Direction::ForwardOnly,
-            (JournaledWork::Commit, false, false) => Direction::Irreversible,
-            (JournaledWork::Commit, false, true) => Direction::ForwardOnly,
+        match (work, capabilities.undoes) {
+            (JournaledWork::Rollback, _) => Direction::ForwardOnly,
+            (JournaledWork::Commit, _) if capabilities.only_forward() => Direction::ForwardOnly,
+            (JournaledWork::Commit, false) => Direction::Irreversible,
             _ => Direction::Reversible,
         }
     }

@@ -80,7 +80,8 @@ impl Manager {
                 let views = self.journal_views(&plan, &journal)?;
                 for (view, member) in views.into_iter().zip(&journal.members) {
                     let strategy = self.registry_of(plan.id)?.of(&view.sandbox.reference)?;
-                    if !member.carried && !strategy.capabilities().undoes {
+                    let can = strategy.capabilities();
+                    if !member.carried && (can.only_forward() || !can.undoes) {
                         asked.push(view.resource.name);
                     }
                 }

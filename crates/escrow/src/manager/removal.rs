@@ -149,10 +149,11 @@ impl Manager {
             });
         }
         match self.forget_outside(sandbox, &view.resource) {
-            // Its program is gone for good, and the user knows.
-            Err(error @ (Error::Registry(_) | Error::Strategy(StrategyError::Plugin(_))))
-                if forget =>
-            {
+            // Its program, or its server, is gone for good, and the user knows.
+            Err(
+                error @ (Error::Registry(_)
+                | Error::Strategy(StrategyError::Plugin(_) | StrategyError::Server { .. })),
+            ) if forget => {
                 let name = &view.resource.name;
                 self.notice(format!(
                     "what the sandbox of {name} has outside of its area may be left: {}",

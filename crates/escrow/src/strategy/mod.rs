@@ -108,6 +108,9 @@ pub struct Capabilities {
     pub prepares: bool,
     /// It can take a commit back.
     pub undoes: bool,
+    /// What it prepared is kept elsewhere once it is [promised](Strategy::promise): its commit goes last, and only forward.
+    #[serde(skip)]
+    pub promises: bool,
     /// The sandbox outlives the process that made it.
     pub survives: bool,
     /// The work in the sandbox outlives a commit that failed.
@@ -126,6 +129,13 @@ pub struct Capabilities {
     pub strength: u8,
 }
 
+impl Capabilities {
+    /// Whether a commit that was prepared goes forward alone, once every other one is carried out.
+    pub(crate) fn only_forward(&self) -> bool {
+        self.prepares && (self.promises || !self.undoes)
+    }
+}
+
 /// Nothing is promised.
 impl Default for Capabilities {
     fn default() -> Self {
@@ -134,6 +144,7 @@ impl Default for Capabilities {
             base: Base::Live,
             prepares: false,
             undoes: false,
+            promises: false,
             survives: false,
             retryable: false,
             checkpoints: Checkpoints::None,
@@ -630,6 +641,7 @@ mod tests {
             live: false,
             merged: vec![path.clone()],
             in_hunks: vec![path.clone()],
+            lasting: true,
         });
         let intent = Intent(serde_json::json!({"area": "x"}));
         let digest = crate::model::digest::VersionDigest::new(&[b"content"], true);

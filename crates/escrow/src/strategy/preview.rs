@@ -53,6 +53,9 @@ pub struct Preview {
     /// Files of which only the hunks that were chosen are released. One that was asked for and is not among them is not released.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub in_hunks: Vec<ResourcePath>,
+    /// This cannot be taken back once it is committed, though the strategy takes other commits back.
+    #[serde(default)]
+    pub lasting: bool,
 }
 
 /// A shared view, written as the view itself.

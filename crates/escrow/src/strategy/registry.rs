@@ -151,6 +151,7 @@ impl Registry {
         let host = postgres::SharedHost::default();
         let held = postgres::HeldTransaction::new(Arc::clone(&host));
         let locked = sql::SqliteTransaction::new(Arc::clone(&host));
+        let clones = postgres::Clones::new(Arc::clone(&host));
         Self {
             strategies: vec![
                 Registration::new(Arc::new(checkout)).or(Fallback::Auto),
@@ -166,6 +167,7 @@ impl Registry {
                 Registration::new(layers).or(copy),
                 Registration::new(Arc::new(held)).only_for(&[POSTGRES]),
                 Registration::new(Arc::new(locked)).only_for(&[SQLITE]),
+                Registration::new(Arc::new(clones)).only_for(&[POSTGRES]),
                 Registration::new(Arc::new(none::NoIsolation)),
             ],
             moves,

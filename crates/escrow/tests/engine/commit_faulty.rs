@@ -282,6 +282,7 @@ impl Strategy for Faulty {
         Capabilities {
             prepares: self.0.kind.prepares(),
             undoes: self.0.kind.undoes(),
+            promises: false,
             ..self.0.inner.capabilities()
         }
     }

@@ -95,6 +95,7 @@ impl Strategy for Toy {
             isolates: true,
             prepares: true,
             undoes: true,
+            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Copy,

@@ -281,6 +281,7 @@ impl<K: CopyKind> TreeKind for Copying<K> {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
+            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Copy,

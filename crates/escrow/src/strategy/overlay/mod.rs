@@ -181,6 +181,7 @@ impl TreeKind for Overlay {
             base: Base::Live,
             prepares: true,
             undoes: true,
+            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Constant,

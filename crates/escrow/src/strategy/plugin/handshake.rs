@@ -132,6 +132,7 @@ impl Handshake {
             prepares: has("prepare"),
             // One that has the method may need it only to release what was prepared, and says so.
             undoes: said.undoes.unwrap_or_else(|| has("undo")),
+            promises: false,
             survives: said.survives.unwrap_or(true),
             retryable: said.retryable.unwrap_or(true),
             checkpoints: said.checkpoints.unwrap_or(Checkpoints::Copy),

@@ -224,11 +224,25 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects. `options` are set for the session beside those of the server's URL.
     pub(super) fn open(server: &Server, password: Option<&str>, options: &str) -> PgResult<Self> {
+        let own = [
+            ("application_name", "escrow"),
+            ("client_encoding", "UTF8"),
+            ("options", options),
+        ];
+        Self::open_for(server, password, &own)
+    }
+
+    /// The same with the parameters of a client.
+    pub(super) fn open_for(
+        server: &Server,
+        password: Option<&str>,
+        parameters: &[(&str, &str)],
+    ) -> PgResult<Self> {
         // A server may take only the one kind of link or only the other (28000); libpq tries both too.
         let first = server.sslmode.encrypts_first();
-        match Self::open_as(server, password, options, first) {
+        match Self::open_as(server, password, parameters, first) {
             Err(error) if error.is("28000") && server.sslmode.may_try_both() => {
-                Self::open_as(server, password, options, !first)
+                Self::open_as(server, password, parameters, !first)
             }
             opened => opened,
         }
@@ -237,7 +251,7 @@ impl Connection {
     fn open_as(
         server: &Server,
         password: Option<&str>,
-        options: &str,
+        parameters: &[(&str, &str)],
         encrypt: bool,
     ) -> PgResult<Self> {
         let mut this = Self {
@@ -247,15 +261,18 @@ impl Connection {
             key: (0, 0),
             status: b'I',
         };
-        let all = [server.options.as_deref().unwrap_or_default(), options].join(" ");
+        let is_options = |(name, _): &&(&str, &str)| *name == "options";
+        let options = parameters.iter().find(is_options).map(|(_, value)| *value);
+        let of_server = server.options.as_deref().unwrap_or_default();
+        let all = [of_server, options.unwrap_or_default()].join(" ");
         let mut body = PROTOCOL.to_be_bytes().to_vec();
-        for (name, value) in [
+        let own = [
             ("user", server.user.as_str()),
             ("database", &server.database),
-            ("application_name", "escrow"),
-            ("client_encoding", "UTF8"),
             ("options", all.trim()),
-        ] {
+        ];
+        let others = parameters.iter().filter(|one| !is_options(one)).copied();
+        for (name, value) in own.into_iter().chain(others) {
             for text in [name, value] {
                 body.extend(text.bytes().filter(|byte| *byte != 0));
                 body.push(0);

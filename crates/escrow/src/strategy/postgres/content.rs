@@ -10,6 +10,7 @@ use super::super::sql::{GivenRow, RowKey, Value, given_rows, identifier, row_ite
 use super::super::{QueryResult, unsupported};
 use super::connect::{Connection, PgError, PgResult, literal};
 use super::control::CLIENTS_DIR;
+use super::holder::changes::shown;
 use super::location::{Server, SslMode};
 use super::sql::{Statement, statements};
 use super::{HeldMetadata, NAME, failed};
@@ -151,10 +152,7 @@ fn find(client: &mut Connection, path: &ResourcePath) -> Result<Found> {
                AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'";
     for row in client.query(sql).map_err(fail)? {
         let [oid, schema, name] = row.map_texts();
-        let shown = match schema.as_str() {
-            "public" => name.clone(),
-            schema => format!("{schema}.{name}"),
-        };
+        let shown = shown(&schema, &name);
         if !path.lies_in(&table_item(&shown)) {
             continue;
         }
@@ -191,7 +189,7 @@ fn columns(client: &mut Connection, oid: &str, found: &mut Found) -> PgResult<()
     Ok(())
 }
 
-trait Texts {
+pub(super) trait Texts {
     /// The values of a row, of which there are so many.
     fn map_texts<const N: usize>(self) -> [String; N];
 }

@@ -18,6 +18,10 @@ pub(super) const CLIENTS_DIR: &str = "pg";
 /// The longest path of a Unix socket.
 pub(super) const LONGEST_PATH: usize = 107;
 
+/// What is said where the server lets nothing be prepared.
+pub(super) const NOT_PREPARED: &str = "the server has max_prepared_transactions = 0, so the commit of this database cannot be prepared: it is the one \
+     member of its plan that can be neither promised nor taken back; set max_prepared_transactions to 10 or more and restart the server";
+
 /// What a holder is told when it is started.
 #[derive(Serialize, Deserialize)]
 pub(super) struct HolderSpec {
@@ -25,6 +29,8 @@ pub(super) struct HolderSpec {
     /// Handed over through a pipe, kept in memory alone.
     pub(super) password: Option<String>,
     pub(super) area: PathBuf,
+    /// It keeps no transaction: it passes clients on to the server, which is reached for them under this name of a database.
+    pub(super) passes: Option<String>,
 }
 
 /// What is asked of it.
@@ -60,7 +66,7 @@ pub(super) enum Request {
 }
 
 /// How a holder stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Status {
     /// Seconds since the transaction began.
     pub(super) age: u64,

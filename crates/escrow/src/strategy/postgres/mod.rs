@@ -8,6 +8,7 @@
 //! any process. `txid_status` of the transaction's number settles what a lost link left open (rule C19). Where the server
 //! lets nothing be prepared, the commit is one plain `COMMIT` of the holder.
 
+mod clone;
 mod connect;
 mod content;
 mod control;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::clone::Clones;
 use self::connect::{ANSWERS_WITHIN, Connection, PgError, literal};
 use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, Request, Status, ask};
 use self::location::{Server, Variables};
@@ -143,6 +145,34 @@ impl HeldTransaction {
         }
     }
 
+    /// What is known of a sandbox that is begun; a holder that a crashed process left in its area ends.
+    fn metadata(&self, strategy: &str, request: &CreateRequest<'_>) -> Result<HeldMetadata> {
+        let target = request.target;
+        let server = self.server(target);
+        let server = server.map_err(|why| failed("find the database", &PgError::link(why)))?;
+        let refuse = |why: &str| Err(unsupported(strategy, "make a sandbox", why));
+        let Some(area) = request.area else {
+            return refuse("it needs an area");
+        };
+        let longest = area.join(CLIENTS).as_os_str().len();
+        if longest > LONGEST_PATH {
+            return refuse(&format!(
+                "the path of its socket has {longest} bytes, of which a Unix socket takes {LONGEST_PATH}; set ESCROW_HOME to a \
+                 shorter path"
+            ));
+        }
+        let metadata = HeldMetadata {
+            server,
+            area: Location::from(area),
+            inside: format!("/run/escrow/{}", target.name),
+            env: env_name(strategy, target)?.unwrap_or_else(|| "DATABASE_URL".to_owned()),
+            prepares: false,
+            max_age: max_age(strategy, target)?,
+        };
+        end_holder(&metadata.area)?;
+        Ok(metadata)
+    }
+
     /// A connection of this process itself.
     fn connect(&self, server: &Server) -> std::result::Result<Connection, PgError> {
         let password = location::password(server, &self.host().variables);
@@ -180,14 +210,19 @@ fn ask_holder(area: &Location, request: &Request, what: &str) -> Result<Answer> 
 
 /// Starts a holder, and waits until it holds its transaction.
 fn start_holder(host: &Host, server: &Server, area: &Location) -> Result<Status> {
-    let what = "begin a transaction";
-    let broken = |why: String| failed(what, &PgError::link(why));
     let spec = HolderSpec {
         server: server.clone(),
         password: location::password(server, &host.variables),
         area: area.as_path().to_owned(),
+        passes: None,
     };
-    let spec = serde_json::to_vec(&spec).map_err(|error| broken(error.to_string()))?;
+    start(host, &spec)
+}
+
+fn start(host: &Host, spec: &HolderSpec) -> Result<Status> {
+    let what = "begin a transaction";
+    let broken = |why: String| failed(what, &PgError::link(why));
+    let spec = serde_json::to_vec(spec).map_err(|error| broken(error.to_string()))?;
     let holds = |said: &str| matches!(serde_json::from_str(said), Ok(Answer::Status(_)));
     let said = super::holder::start(&host.helper, &spec, holds).map_err(broken)?;
     let answer = serde_json::from_str(&said);
@@ -215,6 +250,7 @@ impl Strategy for HeldTransaction {
             base: Base::Frozen,
             prepares: true,
             undoes: false,
+            promises: true,
             survives: false,
             retryable: false,
             checkpoints: Checkpoints::Linear,
@@ -311,34 +347,11 @@ impl Strategy for HeldTransaction {
         if request.from.is_some() {
             return Err(no_snapshots("be forked"));
         }
-        let what = "find the database";
-        let server = self.server(request.target);
-        let server = server.map_err(|why| failed(what, &PgError::link(why)))?;
-        let area = request
-            .area
-            .ok_or_else(|| unsupported(NAME, "make a sandbox", "it needs an area"))?;
-        let longest = area.join(CLIENTS).as_os_str().len();
-        if longest > LONGEST_PATH {
-            let why = format!(
-                "the path of its socket has {longest} bytes, of which a Unix socket takes {LONGEST_PATH}; set ESCROW_HOME to a \
-                 shorter path"
-            );
-            return Err(unsupported(NAME, "make a sandbox", &why));
-        }
-        let env = env_name(NAME, request.target)?.unwrap_or_else(|| "DATABASE_URL".to_owned());
-        let max_age = max_age(NAME, request.target)?;
-        let area = Location::from(area);
-        end_holder(&area)?;
-        let status = start_holder(&self.host(), &server, &area)?;
-        let metadata = HeldMetadata {
-            server: server.clone(),
-            area,
-            inside: format!("/run/escrow/{}", request.target.name),
-            env,
-            prepares: status.max_prepared > 0,
-            max_age,
-        };
+        let mut metadata = self.metadata(NAME, request)?;
+        let (server, area) = (&metadata.server, &metadata.area);
+        let status = start_holder(&self.host(), server, area)?;
         let message = format!("a transaction of {}", server.describe());
+        metadata.prepares = status.max_prepared > 0;
         Ok(tree::created(
             NAME,
             request,

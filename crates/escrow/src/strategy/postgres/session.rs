@@ -12,6 +12,7 @@ use super::connect::{ANSWERS_WITHIN, Connection};
 use super::content;
 use super::control::{Answer, CLIENTS_DIR, Changes, Request};
 use super::holder::requests::CHECKPOINTS;
+use super::location::Server;
 use super::{
     HeldIntent, HeldMetadata, HeldSnapshot, Host, NAME, RestoreIntent, ask_holder, end_holder,
     failed, no_checkpoint, no_snapshots, start_holder, worked_on,
@@ -52,19 +53,6 @@ impl HeldSession {
         }
     }
 
-    /// Has the server keep, also over a crash, that the number of the transaction is taken: it would give it to another one
-    /// otherwise, and its outcome would be taken for that of ours (rule C19).
-    fn keep_number(&self) -> Result<()> {
-        let server = &self.metadata.server;
-        let password = super::location::password(server, &self.host.variables);
-        let sql = "SET synchronous_commit = on; SELECT pg_catalog.pg_logical_emit_message(true, 'escrow', '')";
-        let kept = Connection::open(server, password.as_deref(), "")
-            .and_then(|connection| connection.with_limit(ANSWERS_WITHIN))
-            .and_then(|mut connection| connection.query(sql));
-        kept.map(drop)
-            .map_err(|error| failed("keep the number of the transaction", &error))
-    }
-
     /// The URL of the sandbox, with its socket in a directory.
     fn url(&self, directory: &str) -> String {
         let server = &self.metadata.server;
@@ -74,6 +62,17 @@ impl HeldSession {
             encode(directory)
         )
     }
+}
+
+/// Has the server keep, also over a crash, that the number of a transaction is taken: it would give it to another one
+/// otherwise, and its outcome would be taken for that of ours (rule C19).
+pub(super) fn keep_number(server: &Server, password: Option<&str>) -> Result<()> {
+    let sql = "SET synchronous_commit = on; SELECT pg_catalog.pg_logical_emit_message(true, 'escrow', '')";
+    let kept = Connection::open(server, password, "")
+        .and_then(|connection| connection.with_limit(ANSWERS_WITHIN))
+        .and_then(|mut connection| connection.query(sql));
+    kept.map(drop)
+        .map_err(|error| failed("keep the number of the transaction", &error))
 }
 
 fn savepoint_of(snapshot: &Snapshot) -> Result<String> {
@@ -197,7 +196,9 @@ impl Sandbox for HeldSession {
             false => Vec::new(),
         };
         if xid.is_some() {
-            self.keep_number()?;
+            let server = &self.metadata.server;
+            let password = super::location::password(server, &self.host.variables);
+            keep_number(server, password.as_deref())?;
         }
         let prepares = self.metadata.prepares;
         let number = xid.as_deref().unwrap_or("0");

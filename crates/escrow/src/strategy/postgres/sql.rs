@@ -58,6 +58,11 @@ pub(super) fn statements(sql: &[u8]) -> Vec<(&[u8], Statement)> {
     found
 }
 
+/// How many bytes the first statement of a text has, with its semicolon.
+pub(super) fn first_end(sql: &[u8]) -> usize {
+    first_statement(sql).0.max(1)
+}
+
 /// A word of a statement: a bare one in lower case, a quoted name, or a sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Word {
@@ -391,6 +396,40 @@ fn modes(words: &[Word]) -> Modes {
     }
 }
 
+/// The first statement of a text that reaches beyond the database that it is sent to, by its first words.
+pub(super) fn reaches_out(mut sql: &[u8]) -> Option<String> {
+    const SHARED: [&str; 6] = ["database", "group", "role", "system", "tablespace", "user"];
+    const OUTSIDE: [&str; 3] = ["foreign", "server", "subscription"];
+    while !sql.is_empty() {
+        let (length, words) = first_statement(sql);
+        let at = |number: usize| match words.get(number) {
+            Some(Word::Bare(word)) => word.as_str(),
+            _ => "",
+        };
+        let found = match at(0) {
+            "create" | "drop" | "alter" => SHARED.contains(&at(1)) || OUTSIDE.contains(&at(1)),
+            "import" => true,
+            // Rights on what is in the database are `ON` something.
+            "grant" | "revoke" => {
+                let on = words.iter().position(|word| word.is("on"));
+                on.is_none_or(|on| SHARED.contains(&at(on + 1)))
+            }
+            "comment" => SHARED.contains(&at(2)),
+            "security" => words
+                .iter()
+                .any(|word| word.name().is_some_and(|name| SHARED.contains(&name))),
+            "prepare" => at(1) == "transaction",
+            "commit" | "rollback" => at(1) == "prepared",
+            _ => false,
+        };
+        if found {
+            return Some([at(0), at(1)].join(" ").trim_end().to_uppercase());
+        }
+        sql = &sql[length..];
+    }
+    None
+}
+
 /// Whether statements of this kind only look, or set something.
 pub(super) fn only_looked(tag: &[u8]) -> bool {
     [b"SELECT".as_slice(), b"SHOW", b"SET", b"RESET", b"FETCH"]
@@ -478,6 +517,38 @@ mod tests {
         }
         for text in ["select 'begin'", "update t set commit = 1"] {
             assert_eq!(kinds(text), [Statement::Rows], "{text}");
+        }
+    }
+
+    // rule Q7
+    #[test]
+    fn what_reaches_beyond_the_database_is_known() {
+        for text in [
+            "DROP DATABASE shop",
+            "select 1; alter system set work_mem = '1GB'",
+            "/* x */ create role r",
+            "alter user u superuser",
+            "grant admin to app",
+            "revoke connect on database shop from public",
+            "comment on database x is ''",
+            "prepare transaction 'x'",
+            "rollback prepared 'x'",
+            "create foreign table t (a int) server s",
+            "import foreign schema x from server s into public",
+            "create user mapping for app server s",
+            "create subscription s connection '' publication p",
+        ] {
+            assert!(reaches_out(text.as_bytes()).is_some(), "{text}");
+        }
+        for text in [
+            "create table role (database int)",
+            "grant select on orders to app",
+            "select 'drop database shop'",
+            "comment on table t is 'x'",
+            "prepare p as select 1",
+            "rollback",
+        ] {
+            assert_eq!(reaches_out(text.as_bytes()), None, "{text}");
         }
     }
 

@@ -181,6 +181,7 @@ impl TreeKind for Subvolume {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
+            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Constant,

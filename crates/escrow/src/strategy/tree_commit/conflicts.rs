@@ -197,6 +197,7 @@ pub(in crate::strategy) fn look(
             live: false,
             merged,
             in_hunks,
+            lasting: false,
         },
         seen,
         fixed,

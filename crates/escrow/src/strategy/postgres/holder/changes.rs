@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::super::super::sql::{
     RowKey, UNREAD, Value, identifier, row_change, table_item, text_change,
 };
@@ -21,27 +23,28 @@ use crate::model::Detail;
 /// How many rows are looked up at once.
 const BATCH: usize = 500;
 
-/// A table that the transaction may have changed.
-struct Table {
-    oid: String,
-    schema: String,
-    name: String,
-    kind: String,
+/// A table that may have changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(in crate::strategy::postgres) struct Table {
+    pub(in crate::strategy::postgres) oid: String,
+    pub(in crate::strategy::postgres) schema: String,
+    pub(in crate::strategy::postgres) name: String,
+    pub(in crate::strategy::postgres) kind: String,
     /// No other connection can look into it.
     closed: bool,
     /// This role may read it, and it has rows that can be read.
-    readable: bool,
+    pub(in crate::strategy::postgres) readable: bool,
     /// How many others it refers to, one through the other.
-    rank: usize,
+    pub(in crate::strategy::postgres) rank: usize,
 }
 
 impl Table {
     /// The name that people use: without the schema where it is the usual one.
-    fn shown(&self) -> String {
+    pub(in crate::strategy::postgres) fn shown(&self) -> String {
         shown(&self.schema, &self.name)
     }
 
-    fn quoted(&self) -> String {
+    pub(in crate::strategy::postgres) fn quoted(&self) -> String {
         format!("{}.{}", identifier(&self.schema), identifier(&self.name))
     }
 
@@ -57,10 +60,17 @@ impl Table {
     }
 }
 
-pub(super) fn shown(schema: &str, name: &str) -> String {
+/// The name that people use. A part with a dot is quoted, so that `s.n` and `public."s.n"` are two; what has no schema is named by
+/// the server as a whole.
+pub(in crate::strategy::postgres) fn shown(schema: &str, name: &str) -> String {
+    let part = |text: &str| match text.contains('.') || text.starts_with('"') {
+        true => identifier(text),
+        false => text.to_owned(),
+    };
     match schema {
-        "public" | "" => name.to_owned(),
-        schema => format!("{schema}.{name}"),
+        "" => name.to_owned(),
+        "public" => part(name),
+        schema => format!("{}.{}", part(schema), part(name)),
     }
 }
 
@@ -175,6 +185,19 @@ fn locked(connection: &mut Connection) -> PgResult<Vec<Table>> {
                AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') \
                AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' \
                GROUP BY 1, 2, 3, 4, 6 ORDER BY 2, 3";
+    listed(connection, sql)
+}
+
+/// Every table of a database, also those that only others hold.
+pub(in crate::strategy::postgres) fn all(connection: &mut Connection) -> PgResult<Vec<Table>> {
+    let sql = "SELECT c.oid::text, n.nspname, c.relname, c.relkind, 'false', \
+               (c.relispopulated AND pg_catalog.has_table_privilege(c.oid, 'SELECT'))::text \
+               FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+               WHERE c.relkind IN ('r', 'm') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' ORDER BY 2, 3";
+    listed(connection, sql)
+}
+
+fn listed(connection: &mut Connection, sql: &str) -> PgResult<Vec<Table>> {
     let rows = connection.query(sql)?;
     let table = |row: Vec<Option<String>>| {
         let mut row = texts(row).into_iter();
@@ -217,24 +240,28 @@ fn rank(connection: &mut Connection, tables: &mut [Table]) -> PgResult<()> {
 }
 
 /// The columns of a table.
-struct Columns {
-    names: Vec<String>,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(in crate::strategy::postgres) struct Columns {
+    pub(in crate::strategy::postgres) names: Vec<String>,
     /// How each value is read: `i` a whole number, `b` yes or no, else a text.
-    reads: Vec<u8>,
+    pub(in crate::strategy::postgres) reads: Vec<u8>,
     /// Which of them tell rows apart.
-    key: Vec<usize>,
+    pub(in crate::strategy::postgres) key: Vec<usize>,
     /// Which of them the server computes.
-    generated: Vec<bool>,
+    pub(in crate::strategy::postgres) generated: Vec<bool>,
 }
 
-fn columns(connection: &mut Connection, table: &Table) -> PgResult<Columns> {
+pub(in crate::strategy::postgres) fn columns(
+    connection: &mut Connection,
+    oid: &str,
+) -> PgResult<Columns> {
     let sql = format!(
         "SELECT a.attname, CASE WHEN a.atttypid IN (20, 21, 23) THEN 'i' WHEN a.atttypid = 16 THEN 'b' ELSE 't' END, \
          coalesce(pg_catalog.array_position(k.indkey::int2[], a.attnum), -1), (a.attgenerated <> '')::text \
          FROM pg_catalog.pg_attribute a LEFT JOIN LATERAL (SELECT i.indkey FROM pg_catalog.pg_index i \
          WHERE i.indrelid = a.attrelid AND i.indisprimary) k ON true \
          WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        table.oid
+        literal(oid)
     );
     let (mut names, mut reads, mut key) = (Vec::new(), Vec::new(), Vec::new());
     let mut generated = Vec::new();
@@ -258,7 +285,7 @@ fn columns(connection: &mut Connection, table: &Table) -> PgResult<Columns> {
     })
 }
 
-fn value(read: u8, text: Option<&[u8]>) -> Value {
+pub(in crate::strategy::postgres) fn value(read: u8, text: Option<&[u8]>) -> Value {
     let Some(text) = text else {
         return Value::Null;
     };
@@ -292,7 +319,7 @@ fn rows(
     is_new: bool,
     (found, redo): (&mut Changes, &mut Redo),
 ) -> PgResult<()> {
-    let columns = columns(&mut backend.connection, table)?;
+    let columns = columns(&mut backend.connection, &table.oid)?;
     let list: Vec<String> = columns
         .names
         .iter()
@@ -364,25 +391,23 @@ pub(super) fn drop_present<T>(
 
 /// Rows by what tells them apart: their key, or without one all of them and how often they are there.
 fn keyed(versions: Versions, columns: &Columns) -> BTreeMap<RowKey, Vec<Value>> {
-    let mut found = BTreeMap::new();
-    let mut copies: BTreeMap<String, u32> = BTreeMap::new();
-    for (_, row) in versions {
-        let key = match columns.key.is_empty() {
-            false => RowKey::Values(
-                columns
-                    .key
-                    .iter()
-                    .map(|column| row[*column].clone())
-                    .collect(),
-            ),
-            true => {
-                let digest = blake3::hash(format!("{row:?}").as_bytes()).to_hex()[..16].to_owned();
-                let number = copies.entry(digest.clone()).or_default();
-                *number += 1;
-                RowKey::Copy(digest, *number)
-            }
-        };
-        found.insert(key, row);
+    let mut copies = BTreeMap::new();
+    let key = |(_, row): (String, Vec<Value>)| (key_of(&row, columns, &mut copies), row);
+    versions.into_iter().map(key).collect()
+}
+
+/// What tells a row apart; `copies` counts those that are equal.
+pub(in crate::strategy::postgres) fn key_of(
+    row: &[Value],
+    columns: &Columns,
+    copies: &mut BTreeMap<String, u32>,
+) -> RowKey {
+    if !columns.key.is_empty() {
+        let values = columns.key.iter().map(|column| row[*column].clone());
+        return RowKey::Values(values.collect());
     }
-    found
+    let digest = blake3::hash(format!("{row:?}").as_bytes()).to_hex()[..16].to_owned();
+    let number = copies.entry(digest.clone()).or_default();
+    *number += 1;
+    RowKey::Copy(digest, *number)
 }

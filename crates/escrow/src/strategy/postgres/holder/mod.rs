@@ -4,12 +4,13 @@
 //! When it dies, the server takes everything back. It writes nothing but its two sockets.
 
 mod backend;
-mod changes;
+pub(super) mod changes;
 mod client;
 mod definitions;
 mod exchange;
 mod extended;
-mod redo;
+mod pass;
+pub(super) mod redo;
 pub(super) mod requests;
 mod startup;
 
@@ -38,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Everything that the threads of a holder share.
 pub(super) struct Holder {
     server: Server,
+    /// Under which name clients reach the database where they are only passed on; then no transaction is kept.
+    passes: Option<String>,
     password: Option<String>,
     turns: Turns,
     /// The number of the last client.
@@ -95,16 +98,23 @@ type Begun = (Arc<Holder>, [UnixListener; 2], UnixStream);
 
 /// Begins the transaction, and listens.
 fn begin(spec: HolderSpec) -> Result<Begun, PgError> {
-    let mut backend = Backend::open(&spec.server, spec.password.as_deref())?;
-    let setting = backend.connection.value("SHOW max_prepared_transactions")?;
-    let max_prepared = setting.and_then(|text| text.parse().ok()).unwrap_or(0);
-    let warnings = requests::warnings(&mut backend, max_prepared)?;
+    let mut backend = match spec.passes {
+        Some(_) => None,
+        None => Some(Backend::open(&spec.server, spec.password.as_deref())?),
+    };
+    let (mut max_prepared, mut warnings) = (0, Vec::new());
+    if let Some(backend) = &mut backend {
+        let setting = backend.connection.value("SHOW max_prepared_transactions")?;
+        max_prepared = setting.and_then(|text| text.parse().ok()).unwrap_or(0);
+        warnings = requests::warnings(backend, max_prepared)?;
+    }
     let listen = |name: &str| holder::listen(&spec.area, name).map_err(PgError::link);
     make_dir(&spec.area)?;
     let listeners = [listen(CLIENTS)?, listen(CONTROL)?];
     let (wake, woken) = UnixStream::pair().map_err(|error| PgError::link(error.to_string()))?;
     let holder = Holder {
         server: spec.server,
+        passes: spec.passes,
         password: spec.password,
         turns: Turns::default(),
         clients: AtomicU32::new(0),
@@ -114,7 +124,9 @@ fn begin(spec: HolderSpec) -> Result<Begun, PgError> {
         warnings,
         max_prepared,
     };
-    holder.turns.start(backend);
+    if let Some(backend) = backend {
+        holder.turns.start(backend);
+    }
     Ok((Arc::new(holder), listeners, woken))
 }
 

@@ -3,7 +3,7 @@
 //! exactly what it showed before; otherwise nothing is written, and the changes are lost.
 
 use super::super::super::sql::{Value, identifier};
-use super::super::connect::{PgResult, literal};
+use super::super::connect::{Connection, PgResult, literal};
 use super::super::control::Changes;
 use super::backend::{Backend, LIMIT, own_settings};
 use super::changes;
@@ -11,36 +11,47 @@ use super::changes;
 /// How much text is sent at once.
 const BATCH: usize = 256 * 1024;
 
-/// How much is kept at most: more is not written again.
+/// How much is kept at most while a transaction is held: more is not written again.
 const MOST: usize = 64 * 1024 * 1024;
 
 /// What was changed, and the statements that change it again.
 #[derive(Default)]
-pub(super) struct Redo {
+pub(in crate::strategy::postgres) struct Redo {
     pub(super) changes: Changes,
-    /// Each with the place of its table among those that refer to each other.
-    deletes: Vec<(usize, String)>,
-    updates: Vec<(usize, String)>,
-    inserts: Vec<(usize, String)>,
+    deletes: Vec<Statement>,
+    updates: Vec<Statement>,
+    inserts: Vec<Statement>,
     size: usize,
+    /// However much it is, it is kept.
+    whole: bool,
     /// Something was changed that no rows show, such as a definition.
     partial: bool,
 }
 
-/// A table of which rows are written again.
-pub(super) struct RowWriter<'t> {
-    /// Its place: a table comes after those it refers to.
-    pub(super) rank: usize,
-    /// Its name, as SQL takes it.
-    pub(super) table: &'t str,
-    pub(super) columns: &'t [String],
-    /// Which of the columns tell rows apart.
-    pub(super) key: &'t [usize],
-    /// Which of them the server computes.
-    pub(super) generated: &'t [bool],
+/// The statement for one row.
+struct Statement {
+    /// The place of its table among those that refer to each other.
+    rank: usize,
+    /// What it has in common with those for other rows of the table, with which it can be one: rows that refer to each other come and
+    /// go together then. Empty where each is one of its own.
+    head: String,
+    row: String,
 }
 
-fn sql_value(value: &Value) -> String {
+/// A table of which rows are written again.
+pub(in crate::strategy::postgres) struct RowWriter<'t> {
+    /// Its place: a table comes after those it refers to.
+    pub(in crate::strategy::postgres) rank: usize,
+    /// Its name, as SQL takes it.
+    pub(in crate::strategy::postgres) table: &'t str,
+    pub(in crate::strategy::postgres) columns: &'t [String],
+    /// Which of the columns tell rows apart.
+    pub(in crate::strategy::postgres) key: &'t [usize],
+    /// Which of them the server computes.
+    pub(in crate::strategy::postgres) generated: &'t [bool],
+}
+
+pub(in crate::strategy::postgres) fn sql_value(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),
         Value::Integer(number) => format!("'{number}'"),
@@ -51,6 +62,14 @@ fn sql_value(value: &Value) -> String {
 }
 
 impl Redo {
+    /// One that keeps everything.
+    pub(in crate::strategy::postgres) fn whole() -> Self {
+        Self {
+            whole: true,
+            ..Self::default()
+        }
+    }
+
     /// Something cannot be written again.
     pub(super) fn give_up(&mut self) {
         self.partial = true;
@@ -60,23 +79,25 @@ impl Redo {
     }
 
     /// Adds the change of a row.
-    pub(super) fn row(&mut self, to: &RowWriter<'_>, old: Option<&[Value]>, new: Option<&[Value]>) {
+    pub(in crate::strategy::postgres) fn row(
+        &mut self,
+        to: &RowWriter<'_>,
+        old: Option<&[Value]>,
+        new: Option<&[Value]>,
+    ) {
         if self.partial {
             return;
         }
-        let statement = match (old, new) {
-            (None, Some(new)) => to.insert(new),
-            (Some(old), None) => format!("DELETE FROM ONLY {} WHERE {}", to.table, to.finds(old)),
-            (Some(old), Some(new)) => to.update(old, new),
+        let (list, (head, row)) = match (old, new) {
+            (None, Some(new)) => (&mut self.inserts, to.insert(new)),
+            (Some(old), None) => (&mut self.deletes, to.delete(old)),
+            (Some(old), Some(new)) => (&mut self.updates, (String::new(), to.update(old, new))),
             (None, None) => return,
         };
-        self.size += statement.len();
-        match (old, new) {
-            (None, _) => self.inserts.push((to.rank, statement)),
-            (_, None) => self.deletes.push((to.rank, statement)),
-            _ => self.updates.push((to.rank, statement)),
-        }
-        if self.size > MOST {
+        self.size += head.len() + row.len();
+        let rank = to.rank;
+        list.push(Statement { rank, head, row });
+        if self.size > MOST && !self.whole {
             self.give_up();
         }
     }
@@ -100,7 +121,7 @@ impl Redo {
         let begin = format!("SAVEPOINT escrow_redo; {LIMIT}");
         backend.connection.query(&begin)?;
         let same = self
-            .write(backend, deletes_first)
+            .write(&mut backend.connection, deletes_first)
             .and_then(|()| Ok(changes::changes(backend)?.changes.changes == self.changes.changes));
         let kept = matches!(same, Ok(true));
         let end = match kept {
@@ -119,35 +140,44 @@ impl Redo {
 
     /// Writes, with every trigger and every check, as a client would: what is written again must hold as what was written
     /// first does. Whether triggers did more than is wanted, the comparison shows.
-    fn write(&self, backend: &mut Backend, deletes_first: bool) -> PgResult<()> {
-        let in_order = |statements: &[(usize, String)], reversed: bool| {
+    pub(in crate::strategy::postgres) fn write(
+        &self,
+        connection: &mut Connection,
+        deletes_first: bool,
+    ) -> PgResult<()> {
+        let in_order = |statements: &[Statement], reversed: bool| {
             let mut order: Vec<usize> = (0..statements.len()).collect();
-            order.sort_by_key(|at| statements[*at].0);
+            order.sort_by_key(|at| statements[*at].rank);
             if reversed {
                 order.reverse();
             }
             order
         };
         let mut all = [
-            (&self.inserts, in_order(&self.inserts, false)),
-            (&self.updates, in_order(&self.updates, false)),
-            (&self.deletes, in_order(&self.deletes, true)),
+            (&self.inserts, in_order(&self.inserts, false), ", "),
+            (&self.updates, in_order(&self.updates, false), ""),
+            (&self.deletes, in_order(&self.deletes, true), " OR "),
         ];
         if deletes_first {
             all.reverse();
         }
-        let mut sql = String::new();
-        for (statements, order) in &all {
-            for at in order {
-                sql.push_str(&statements[*at].1);
-                sql.push(';');
+        let (mut sql, mut last) = (String::new(), "");
+        for (statements, order, and) in &all {
+            for Statement { head, row, .. } in order.iter().map(|at| &statements[*at]) {
+                let same = !head.is_empty() && head == last;
                 if sql.len() > BATCH {
-                    backend.connection.query(&sql)?;
+                    connection.query(&sql)?;
                     sql.clear();
                 }
+                match same && !sql.is_empty() {
+                    true => sql.push_str(and),
+                    false => sql.extend([";", head]),
+                }
+                sql.push_str(row);
+                last = head;
             }
         }
-        backend.connection.query(&sql).map(drop)
+        connection.query(&sql).map(drop)
     }
 }
 
@@ -157,21 +187,18 @@ impl RowWriter<'_> {
     }
 
     /// What finds one row as it was.
-    fn finds(&self, old: &[Value]) -> String {
-        let is = |column: usize, as_text: &str| {
+    pub(in crate::strategy::postgres) fn finds(&self, old: &[Value]) -> String {
+        let is = |column: usize| {
             let (name, value) = (self.name(column), sql_value(&old[column]));
-            format!("{name}{as_text} IS NOT DISTINCT FROM {value}")
+            format!("{name} = {value}")
         };
         match self.key.is_empty() {
             false => {
-                let parts: Vec<String> = self.key.iter().map(|column| is(*column, "")).collect();
+                let parts: Vec<String> = self.key.iter().map(|column| is(*column)).collect();
                 parts.join(" AND ")
             }
             true => {
-                let all = 0..self.columns.len();
-                let parts: Vec<String> =
-                    all.map(|column| is(column, "::pg_catalog.text")).collect();
-                let all = parts.join(" AND ");
+                let all = self.is_whole(old);
                 format!(
                     "ctid = (SELECT ctid FROM ONLY {} WHERE {all} LIMIT 1)",
                     self.table
@@ -180,20 +207,44 @@ impl RowWriter<'_> {
         }
     }
 
-    fn insert(&self, new: &[Value]) -> String {
+    /// What tells whether a row has these values.
+    pub(in crate::strategy::postgres) fn is_whole(&self, row: &[Value]) -> String {
+        let is = |column: usize| {
+            let (name, value) = (self.name(column), sql_value(&row[column]));
+            format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {value}")
+        };
+        let parts: Vec<String> = (0..self.columns.len()).map(is).collect();
+        match parts.is_empty() {
+            true => "true".to_owned(),
+            false => parts.join(" AND "),
+        }
+    }
+
+    fn insert(&self, new: &[Value]) -> (String, String) {
         let own: Vec<usize> = (0..self.columns.len())
             .filter(|column| !self.generated[*column])
             .collect();
         let names: Vec<String> = own.iter().map(|column| self.name(*column)).collect();
         let values: Vec<String> = own.iter().map(|column| sql_value(&new[*column])).collect();
-        match own.is_empty() {
-            true => format!("INSERT INTO {} DEFAULT VALUES", self.table),
-            false => format!(
-                "INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE VALUES ({})",
-                self.table,
-                names.join(", "),
-                values.join(", ")
-            ),
+        if own.is_empty() {
+            let one = format!("INSERT INTO {} DEFAULT VALUES", self.table);
+            return (String::new(), one);
+        }
+        let head = format!(
+            "INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE VALUES ",
+            self.table,
+            names.join(", ")
+        );
+        (head, format!("({})", values.join(", ")))
+    }
+
+    fn delete(&self, old: &[Value]) -> (String, String) {
+        let head = format!("DELETE FROM ONLY {} WHERE ", self.table);
+        let row = self.finds(old);
+        match self.key.is_empty() {
+            // Each of equal rows is found by itself.
+            true => (String::new(), head + &row),
+            false => (head, format!("({row})")),
         }
     }
 
@@ -240,7 +291,7 @@ mod tests {
         let (old, new) = (row("it's; --\\", 1), row("it's; --\\", 2));
         assert_eq!(
             writer.update(&old, &new),
-            "UPDATE ONLY public.\"t\"\"x\" SET \"n\" = '2' WHERE \"a\"\"b\" IS NOT DISTINCT FROM E'it''s; --\\\\'"
+            "UPDATE ONLY public.\"t\"\"x\" SET \"n\" = '2' WHERE \"a\"\"b\" = E'it''s; --\\\\'"
         );
         let loose = RowWriter { key: &[], ..writer };
         assert!(

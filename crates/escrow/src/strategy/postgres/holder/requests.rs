@@ -20,6 +20,9 @@ pub(in crate::strategy::postgres) const CHECKPOINTS: usize = 32;
 
 /// Carries a request out.
 pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
+    if holder.passes.is_some() {
+        return Answer::Done;
+    }
     if let (Request::Rollback, Some(_)) = (&request, holder.turns.lost()) {
         return match Backend::open(&holder.server, holder.password.as_deref()) {
             Ok(backend) => {
@@ -297,6 +300,9 @@ fn finish(backend: &mut Backend, gid: &str, commit: bool) -> PgResult<Answer> {
 
 /// How a holder stands.
 pub(super) fn status(holder: &Holder) -> PgResult<Status> {
+    if holder.passes.is_some() {
+        return Ok(Status::default());
+    }
     let taken: Result<Turn<'_>, _> = holder.turns.take(ENGINE, PATIENCE);
     let mut turn = taken.map_err(|_| PgError::link("the connection cannot be had"))?;
     status_of(holder, turn.backend()?)
@@ -341,12 +347,7 @@ pub(super) fn warnings(backend: &mut Backend, max_prepared: u64) -> PgResult<Vec
         ));
     }
     if max_prepared == 0 {
-        warnings.push(
-            "the server has max_prepared_transactions = 0, so the commit of this database cannot be prepared: it is the one \
-             member of its plan that can be neither promised nor taken back; set max_prepared_transactions to 10 or more and \
-             restart the server"
-                .to_owned(),
-        );
+        warnings.push(super::super::control::NOT_PREPARED.to_owned());
     }
     Ok(warnings)
 }

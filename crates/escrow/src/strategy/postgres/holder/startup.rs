@@ -10,6 +10,7 @@ use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
 use super::backend::{Settings, Unavailable};
 use super::client::{Client, PATIENCE, Transaction, parameter};
+use super::pass;
 
 /// The numbers by which a client asks for encryption, which a private socket does not need.
 const ENCRYPTIONS: [i32; 2] = [80_877_103, 80_877_104];
@@ -35,11 +36,15 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
                     return;
                 }
             }
+            CANCEL if holder.passes.is_some() => return pass::cancel(holder, rest),
             CANCEL => return cancel(holder, rest),
             code if code >> 16 == 3 => break read_parameters(rest),
             _ => return,
         }
     };
+    if holder.passes.is_some() {
+        return pass::serve(holder, stream, incoming, &parameters);
+    }
     let id = holder.clients.fetch_add(1, Ordering::SeqCst) + 1;
     let mut client = Client {
         holder,
@@ -88,18 +93,23 @@ fn read_parameters(mut rest: &[u8]) -> BTreeMap<String, String> {
     found
 }
 
-/// Gives a client its settings, and tells it everything that a server tells.
-fn begin(client: &mut Client<'_>, parameters: &BTreeMap<String, String>) -> Result<(), Frame> {
-    let fatal =
-        |code: &str, text: &str, hint: Option<&str>| wire::error_frame("FATAL", code, text, hint);
-    let server = &client.holder.server;
+fn fatal(code: &str, text: &str, hint: Option<&str>) -> Frame {
+    wire::error_frame("FATAL", code, text, hint)
+}
+
+/// Refuses a client that names another database, or another user.
+pub(super) fn check_named(
+    holder: &Holder,
+    parameters: &BTreeMap<String, String>,
+) -> Result<(), Frame> {
+    let server = &holder.server;
     let user = parameters.get("user").cloned().unwrap_or_default();
-    let database = parameters.get("database").unwrap_or(&user);
-    if *database != server.database {
-        let text = format!(
-            "database \"{database}\" is not in this sandbox, which is of \"{}\"",
-            server.database
-        );
+    let (database, own) = (
+        parameters.get("database").unwrap_or(&user),
+        holder.passes.as_ref().unwrap_or(&server.database),
+    );
+    if database != own {
+        let text = format!("database \"{database}\" is not in this sandbox, which is of \"{own}\"");
         return Err(fatal("3D000", &text, None));
     }
     if user != server.user {
@@ -112,6 +122,12 @@ fn begin(client: &mut Client<'_>, parameters: &BTreeMap<String, String>) -> Resu
     if parameters.contains_key("replication") {
         return Err(fatal("0A000", "a sandbox cannot be replicated", None));
     }
+    Ok(())
+}
+
+/// Gives a client its settings, and tells it everything that a server tells.
+fn begin(client: &mut Client<'_>, parameters: &BTreeMap<String, String>) -> Result<(), Frame> {
+    check_named(client.holder, parameters)?;
     let mut wanted = Settings::new();
     for (name, value) in parameters {
         match name.as_str() {

@@ -298,6 +298,7 @@ impl Strategy for SqliteSnapshot {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
+            promises: false,
             survives: true,
             retryable: true,
             checkpoints: Checkpoints::Copy,

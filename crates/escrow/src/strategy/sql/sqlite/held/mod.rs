@@ -181,6 +181,7 @@ impl Strategy for SqliteTransaction {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
+            promises: false,
             survives: false,
             retryable: false,
             checkpoints: Checkpoints::Linear,

@@ -1,0 +1,213 @@
+//! What a commit does to the original, as a value: written before it is decided, carried out and taken back from there.
+//!
+//! ```text
+//! <commit area>/
+//!   plan          everything but the rows
+//!   rows          the rows that change, before and after
+//!   number        the number of the transaction that carries it out, written before that transaction is prepared or ends
+//!   undo-number   the same of the one that takes it back
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Read};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::super::error::{Result, StrategyError};
+use super::super::super::sql::record::{RowReader, RowSwap, RowWriter};
+use super::super::super::sql::{RowKey, table_item, text_change};
+use super::super::super::{Intent, tree};
+use super::super::HeldIntent;
+use super::super::connect::{Connection, PgResult, literal};
+use super::super::location::Server;
+use super::rows::{Changed, Compared, Frozen};
+use super::schema::Ddl;
+use crate::fs::{Dir, atomic_file};
+use crate::model::text::Location;
+use crate::model::{Change, PlanId, ResourceId, ResourcePath};
+
+const PLAN: &[u8] = b"plan";
+const ROWS: &[u8] = b"rows";
+pub(super) const NUMBER: &[u8] = b"number";
+pub(super) const UNDO_NUMBER: &[u8] = b"undo-number";
+
+/// A sequence that moved on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct MovedSequence {
+    pub(super) shown: String,
+    /// Its name, as SQL takes it.
+    pub(super) quoted: String,
+    pub(super) value: String,
+    /// Whether the value was given, so that the next one is given next.
+    pub(super) called: bool,
+    /// Where it was, unless it is new.
+    pub(super) before: Option<String>,
+}
+
+impl MovedSequence {
+    pub(super) fn is_new(&self) -> bool {
+        self.before.is_none()
+    }
+
+    /// How it is shown; a new one is by its definition.
+    pub(super) fn change(&self) -> Option<Change> {
+        let (before, item) = (self.before.as_deref()?, table_item(&self.shown));
+        let path = [b"sequence_value:", item.as_bytes()].concat();
+        let path = ResourcePath::root().join(&path);
+        let after = format!("{}{}", self.value, if self.called { "" } else { " next" });
+        Some(text_change(
+            path,
+            "sequence value",
+            Some(before),
+            Some(&after),
+        ))
+    }
+
+    /// Moves it on, never back.
+    pub(super) fn move_on(&self, connection: &mut Connection) -> PgResult<()> {
+        let Self {
+            quoted,
+            value,
+            called,
+            ..
+        } = self;
+        let name = literal(quoted);
+        let sql = format!(
+            "SELECT pg_catalog.setval({name}::pg_catalog.regclass, {value}, {called}) FROM {quoted} s, pg_catalog.pg_sequence p \
+             WHERE p.seqrelid = {name}::pg_catalog.regclass AND (CASE WHEN p.seqincrement > 0 THEN s.last_value < {value} \
+             ELSE s.last_value > {value} END OR (s.last_value = {value} AND {called} AND NOT s.is_called))"
+        );
+        connection.query(&sql).map(drop)
+    }
+}
+
+/// Everything that a commit does, but for the rows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ReleasePlan {
+    pub(super) tables: Vec<Compared>,
+    pub(super) ddl: Ddl,
+    pub(super) frozen: Vec<Frozen>,
+    pub(super) sequences: Vec<MovedSequence>,
+    /// The digest of the rows.
+    pub(super) rows: String,
+}
+
+/// An intent as it is stored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct ReleaseIntent {
+    pub(super) server: Server,
+    /// The number of the original on its server, which no other one gets.
+    pub(super) original: String,
+    pub(super) version: u32,
+    /// Whose sandbox it is, and where that is.
+    pub(super) of: (PlanId, ResourceId),
+    pub(super) sandbox: Location,
+    pub(super) area: Location,
+    /// Under which name it is prepared; none where nothing can be.
+    pub(super) gid: Option<String>,
+    /// The digest of the plan.
+    pub(super) plan: String,
+}
+
+/// A plan that was written, opened again.
+pub(super) struct OpenPlan {
+    pub(super) intent: ReleaseIntent,
+    pub(super) plan: ReleasePlan,
+    pub(super) rows: Vec<Changed>,
+    area: Dir,
+}
+
+/// Writes a plan with its rows into the area of a commit. The caller syncs the file system.
+pub(super) fn write(
+    place: &Path,
+    mut plan: ReleasePlan,
+    rows: &[RowSwap],
+    mut intent: ReleaseIntent,
+) -> Result<Intent> {
+    let area = Dir::open(place)?;
+    let file = area.create(ROWS, 0o600)?;
+    let mut writer = RowWriter::new(BufWriter::new(file));
+    let written = rows.iter().try_for_each(|swap| writer.write(swap));
+    let digest = written.and_then(|()| writer.finish());
+    plan.rows = digest.map_err(|error| area.io_error("write", ROWS, &error))?;
+    let text = serde_json::to_vec(&plan).unwrap_or_default();
+    atomic_file::create(&area, PLAN, &text)?;
+    intent.plan = blake3::hash(&text).to_hex().to_string();
+    Ok(Intent(tree::stored(&intent)))
+}
+
+impl OpenPlan {
+    pub(super) fn read(intent: &Intent) -> Result<Self> {
+        let intent: ReleaseIntent = tree::parse(&intent.0, "the intent")?;
+        let area = Dir::open(intent.area.as_path())?;
+        let altered = |name: &[u8]| StrategyError::Altered {
+            path: Location::from(area.locate(&ResourcePath::root().join(name))),
+        };
+        let text = read_all(&area, PLAN)?;
+        if blake3::hash(&text).to_hex().as_str() != intent.plan {
+            return Err(altered(PLAN));
+        }
+        let plan: ReleasePlan = serde_json::from_slice(&text).map_err(|_| altered(PLAN))?;
+        let bytes = read_all(&area, ROWS)?;
+        if blake3::hash(&bytes).to_hex().as_str() != plan.rows {
+            return Err(altered(ROWS));
+        }
+        let (mut rows, mut copies) = (Vec::new(), BTreeMap::new());
+        for swap in RowReader::new(&bytes[..]) {
+            let swap = swap.map_err(|_| altered(ROWS))?;
+            let table = plan.tables.get(swap.table as usize);
+            let key: RowKey = table.ok_or_else(|| altered(ROWS))?.key(&swap, &mut copies);
+            rows.push(Changed { swap, key });
+        }
+        Ok(Self {
+            intent,
+            plan,
+            rows,
+            area,
+        })
+    }
+
+    pub(super) fn of(&self, changed: &Changed) -> &Compared {
+        &self.plan.tables[changed.swap.table as usize]
+    }
+
+    pub(super) fn path(&self, changed: &Changed) -> ResourcePath {
+        self.of(changed).change(&changed.swap, &changed.key).path
+    }
+
+    /// The number of the transaction that may have been ended, or prepared.
+    pub(super) fn number(&self, of: &[u8]) -> Result<Option<String>> {
+        match self.area.stat(of)? {
+            None => Ok(None),
+            Some(_) => {
+                let text = read_all(&self.area, of)?;
+                Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+            }
+        }
+    }
+
+    /// Keeps it, durably.
+    pub(super) fn keep_number(&self, of: &[u8], number: &str) -> Result<()> {
+        Ok(atomic_file::create(&self.area, of, number.as_bytes())?)
+    }
+
+    /// The transaction of that number, as what asks for its outcome has it.
+    pub(super) fn held(&self, of: &[u8]) -> Result<HeldIntent> {
+        Ok(HeldIntent {
+            server: self.intent.server.clone(),
+            area: self.intent.area.clone(),
+            xid: self.number(of)?,
+            gid: self.intent.gid.clone().filter(|_| of == NUMBER),
+            turns: 0,
+        })
+    }
+}
+
+fn read_all(area: &Dir, name: &[u8]) -> Result<Vec<u8>> {
+    let (mut file, _) = area.file(name)?;
+    let mut bytes = Vec::new();
+    let read = file.read_to_end(&mut bytes);
+    read.map_err(|error| area.io_error("read", name, &error))?;
+    Ok(bytes)
+}

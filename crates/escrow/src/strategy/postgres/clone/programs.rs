@@ -1,0 +1,140 @@
+//! `pg_dump` and `psql`: absolute programs with a clean environment, which is also where they are told the password.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::super::super::error::{Result, StrategyError};
+use super::super::connect::PgError;
+use super::super::failed;
+use super::super::location::Server;
+use super::databases::Original;
+use crate::fs::Dir;
+use crate::run::program::{die_with_this_thread, output, program};
+
+/// Where distributions have them; of several versions the newest.
+const PLACES: [&str; 3] = ["/usr/lib/postgresql", "/usr/bin", "/usr/local/bin"];
+
+/// The program of this name for servers of this version, or newer.
+pub(super) fn find(name: &str, version: u32) -> std::result::Result<PathBuf, String> {
+    let mut found: Option<(u32, PathBuf)> = None;
+    let debian = Dir::open(Path::new(PLACES[0])).and_then(|dir| dir.entries());
+    for entry in debian.unwrap_or_default() {
+        let text = String::from_utf8_lossy(&entry.name).into_owned();
+        let number: u32 = text.parse().unwrap_or(0);
+        let at = Path::new(PLACES[0]).join(&text).join("bin").join(name);
+        let newer = found.as_ref().is_none_or(|(known, _)| *known < number);
+        if number >= version && newer && Dir::look(&at).is_ok() {
+            found = Some((number, at));
+        }
+    }
+    let plain = PLACES[1..].iter().map(|place| Path::new(place).join(name));
+    let plain = plain.into_iter().find(|at| Dir::look(at).is_ok());
+    found.map(|(_, at)| at).or(plain).ok_or_else(|| {
+        format!(
+            "`{name}` {version} or newer, which comes with PostgreSQL's client, is not installed"
+        )
+    })
+}
+
+/// The programs for the server of a sandbox.
+pub(super) struct Programs<'o> {
+    pub(super) original: &'o Original,
+    /// The version of the server.
+    pub(super) version: u32,
+}
+
+fn said(what: &str, text: impl AsRef<[u8]>) -> StrategyError {
+    let text = String::from_utf8_lossy(text.as_ref()).trim().to_owned();
+    failed(what, &PgError::link(text))
+}
+
+impl Programs<'_> {
+    /// A program that works on a database.
+    fn on(&self, name: &str, server: &Server) -> Result<Command> {
+        let path = find(name, self.version).map_err(|why| said("be cloned", why))?;
+        let mut command = program(path.as_os_str());
+        let mode = serde_json::to_value(server.sslmode).unwrap_or_default();
+        command
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("LC_ALL", "C")
+            .env("HOME", "/nonexistent")
+            .env("PGHOST", &server.host)
+            .env("PGPORT", server.port.to_string())
+            .env("PGUSER", &server.user)
+            .env("PGDATABASE", &server.database)
+            .env("PGSSLMODE", mode.as_str().unwrap_or("prefer"))
+            .env("PGGSSENCMODE", "disable")
+            .env("PGCONNECT_TIMEOUT", server.connect_timeout.to_string())
+            .current_dir("/");
+        let files = &server.tls;
+        for (name, file) in [
+            ("PGSSLROOTCERT", &files.root),
+            ("PGSSLCERT", &files.cert),
+            ("PGSSLKEY", &files.key),
+        ] {
+            file.as_ref().map(|file| command.env(name, file));
+        }
+        let options = &server.options;
+        options
+            .as_ref()
+            .map(|options| command.env("PGOPTIONS", options));
+        let password = &self.original.password;
+        password
+            .as_ref()
+            .map(|password| command.env("PGPASSWORD", password));
+        die_with_this_thread(&mut command);
+        Ok(command)
+    }
+
+    /// The definitions in a database.
+    pub(super) fn definitions(&self, of: &Server) -> Result<String> {
+        let what = "list its definitions";
+        let mut command = self.on("pg_dump", of)?;
+        command.args(["--schema-only", "--lock-wait-timeout=10s"]);
+        let run = output(command, b"").map_err(|error| said(what, error.to_string()))?;
+        match run.status.success() {
+            // What only `psql` takes is left out: what a sandbox has is never run by it, since names may hold commands for it.
+            true => {
+                let text = String::from_utf8_lossy(&run.stdout).into_owned();
+                let plain = |line: &&str| {
+                    !line.starts_with("\\restrict ") && !line.starts_with("\\unrestrict ")
+                };
+                Ok(text.split_inclusive('\n').filter(plain).collect())
+            }
+            false => Err(said(what, run.stderr)),
+        }
+    }
+
+    /// Brings one state of everything that a database holds into an empty one.
+    pub(super) fn bring_over(&self, from: &Server, to: &Server) -> Result<()> {
+        let what = "be dumped and restored";
+        let broken = |error: std::io::Error| said(what, error.to_string());
+        let mut dump = self.on("pg_dump", from)?;
+        let mut dump = dump
+            .arg("--lock-wait-timeout=60s")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(broken)?;
+        let mut restore = self.on("psql", to)?;
+        restore.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-1", "-f", "-"]);
+        if let Some(out) = dump.stdout.take() {
+            restore.stdin(out);
+        }
+        let restored = restore
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .and_then(|child| child.wait_with_output());
+        drop(restore);
+        let dumped = dump.wait_with_output().map_err(broken)?;
+        let restored = restored.map_err(broken)?;
+        match (restored.status.success(), dumped.status.success()) {
+            (true, true) => Ok(()),
+            (false, _) if !restored.stderr.is_empty() => Err(said(what, restored.stderr)),
+            _ => Err(said(what, dumped.stderr)),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What a clone does not release exactly, and which is therefore refused by name: when a sandbox is made, and, since either database may
+//! have got it since, of the clone and of the original before every commit.
+
+use super::super::super::error::{Result, StrategyError};
+use super::super::super::sql::table_item;
+use super::super::connect::{Connection, PgResult};
+use super::super::failed;
+use crate::model::ResourcePath;
+
+/// Everything of a database that is refused: what it is, and its name.
+const REFUSED: &str = "WITH c AS (SELECT c.*, n.nspname || '.' || c.relname AS named FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid >= 16384 AND c.relpersistence <> 't' \
+    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema') \
+    SELECT 'a partitioned table', named FROM c WHERE relkind IN ('p', 'I') UNION ALL \
+    SELECT 'a table that inherits', named FROM c JOIN pg_catalog.pg_inherits i ON i.inhrelid = c.oid WHERE relkind = 'r' UNION ALL \
+    SELECT 'a foreign table', named FROM c WHERE relkind = 'f' UNION ALL \
+    SELECT 'an unlogged table', named FROM c WHERE relkind = 'r' AND relpersistence = 'u' UNION ALL \
+    SELECT 'a relation of another tablespace', named FROM c WHERE reltablespace <> 0 UNION ALL \
+    SELECT 'a table of another access method', named FROM c WHERE relkind IN ('r', 'm') AND relam <> 2 UNION ALL \
+    SELECT 'a table of which row security shows this role a part', named FROM c \
+    WHERE relrowsecurity AND pg_catalog.row_security_active(oid) UNION ALL \
+    SELECT 'a column whose cast to text is a function', named || '.' || a.attname FROM c \
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_cast k \
+    ON k.castsource IN (t.oid, t.typbasetype) AND k.casttarget = 25 AND k.castmethod = 'f' AND k.oid >= 16384 \
+    WHERE relkind IN ('r', 'm') UNION ALL \
+    SELECT 'a rule', rulename || ' of ' || named FROM c JOIN pg_catalog.pg_rewrite r ON r.ev_class = c.oid AND rulename <> '_RETURN' UNION ALL \
+    SELECT 'a foreign server', srvname FROM pg_catalog.pg_foreign_server UNION ALL \
+    SELECT 'an event trigger', evtname FROM pg_catalog.pg_event_trigger UNION ALL \
+    SELECT 'a subscription', subname FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_database d ON d.oid = s.subdbid \
+    WHERE d.datname = pg_catalog.current_database() UNION ALL \
+    (SELECT 'a large object', oid::text FROM pg_catalog.pg_largeobject_metadata LIMIT 1) ORDER BY 1, 2 LIMIT 1";
+
+/// What a database holds of it, in words, with its name.
+pub(super) fn found(connection: &mut Connection) -> PgResult<Option<(String, String)>> {
+    let row = connection.query(REFUSED)?.into_iter().next();
+    Ok(row.and_then(|row| match &row[..] {
+        [Some(what), Some(name)] => Some((format!("has {what}, {name}"), name.clone())),
+        _ => None,
+    }))
+}
+
+/// Refuses a commit where the clone, or the original, holds something of it.
+pub(super) fn check(connection: &mut Connection, whose: &str) -> Result<()> {
+    match found(connection).map_err(|error| failed("be looked at", &error))? {
+        None => Ok(()),
+        Some((what, name)) => Err(forbidden(table_item(&name), &format!("{whose} {what}"))),
+    }
+}
+
+/// Refuses a commit because of something that has a name.
+pub(super) fn forbidden(path: ResourcePath, why: &str) -> StrategyError {
+    StrategyError::Forbidden {
+        path,
+        why: format!(
+            "{why}, which `snapshot` cannot release; make that change in the original, or use the strategy transaction_rollback"
+        ),
+    }
+}

@@ -1,0 +1,453 @@
+//! The rows in which two databases of one server differ: both are read in the order of their keys, side by side, so that memory grows
+//! with what differs and not with a table. A table whose rows have one sum in both is not read.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::super::sql::record::RowSwap;
+use super::super::super::sql::{Row, RowKey, identifier, row_change};
+use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::holder::changes::{self, Columns, Table, columns, key_of, value};
+use super::super::holder::redo::{RowWriter, sql_value};
+use crate::model::Change;
+
+/// How many rows are fetched at once.
+const FETCHED: usize = 1000;
+
+/// A table that was compared, with the columns that it has in the second database.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Compared {
+    pub(super) table: Table,
+    pub(super) columns: Columns,
+    /// How many of the columns, from the first, the first database has too; none where the table is new.
+    pub(super) old: Option<usize>,
+}
+
+impl Compared {
+    pub(super) fn is_new(&self) -> bool {
+        self.old.is_none()
+    }
+
+    /// Whether the first database has all of its columns.
+    pub(super) fn is_same(&self) -> bool {
+        self.old == Some(self.columns.names.len())
+    }
+
+    /// Whether two rows are the same in what both databases have.
+    pub(super) fn agree(&self, one: Option<&Row>, other: Option<&Row>) -> bool {
+        let kept = self.old.unwrap_or(0);
+        one.map(|row| &row[..kept]) == other.map(|row| &row[..kept])
+    }
+
+    pub(super) fn writer<'t>(&'t self, quoted: &'t str) -> RowWriter<'t> {
+        RowWriter {
+            rank: self.table.rank,
+            table: quoted,
+            columns: &self.columns.names,
+            key: &self.columns.key,
+            generated: &self.columns.generated,
+        }
+    }
+
+    /// The row that a swap is about, for people.
+    pub(super) fn change(&self, swap: &RowSwap, key: &RowKey) -> Change {
+        let (old, new) = (swap.before.as_ref(), swap.after.as_ref());
+        row_change(&self.table.shown(), &self.columns.names, key, old, new)
+    }
+
+    /// What tells the row of a swap apart.
+    pub(super) fn key(&self, swap: &RowSwap, copies: &mut BTreeMap<String, u32>) -> RowKey {
+        let row = swap.before.as_ref().or(swap.after.as_ref());
+        key_of(
+            row.map(Vec::as_slice).unwrap_or_default(),
+            &self.columns,
+            copies,
+        )
+    }
+}
+
+/// A row that differs.
+pub(super) struct Changed {
+    pub(super) swap: RowSwap,
+    pub(super) key: RowKey,
+}
+
+/// What differs.
+#[derive(Default)]
+pub(super) struct Rows {
+    pub(super) tables: Vec<Compared>,
+    pub(super) changed: Vec<Changed>,
+    /// What differs and is not shown by rows: the table, and why.
+    pub(super) unread: Vec<(String, String)>,
+    /// The tables whose rows cannot be compared, since their columns or keys were changed: a commit is refused.
+    pub(super) unshaped: Vec<String>,
+    /// What goes with a table, so that the original may not have changed there.
+    pub(super) frozen: Vec<Frozen>,
+}
+
+/// The rows of a table as they are in the first database, by their sum.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Frozen {
+    pub(super) table: Table,
+    pub(super) columns: Columns,
+    sum: Vec<Option<String>>,
+}
+
+impl Frozen {
+    /// Whether the table still has those rows.
+    pub(super) fn is_there(&self, connection: &mut Connection) -> PgResult<bool> {
+        Ok(sum(connection, &self.table, &self.columns)? == self.sum)
+    }
+}
+
+impl Rows {
+    pub(super) fn of(&self, changed: &Changed) -> &Compared {
+        &self.tables[changed.swap.table as usize]
+    }
+
+    pub(super) fn change(&self, changed: &Changed) -> Change {
+        self.of(changed).change(&changed.swap, &changed.key)
+    }
+}
+
+/// Compares every table; of one that only the second has, everything is new.
+pub(super) fn compare(old: &mut Connection, new: &mut Connection) -> PgResult<Rows> {
+    let mut before = tables(old)?;
+    let mut found = Rows::default();
+    for (name, (table, columns)) in tables(new)? {
+        let there = before.remove(&name);
+        if table.kind != "r" {
+            let differs = table.kind == "m"
+                && matches!(&there, Some((_, known)) if *known == columns)
+                && sum(old, &table, &columns)? != sum(new, &table, &columns)?;
+            if differs {
+                let why = "its rows come from its query: REFRESH MATERIALIZED VIEW in the original, after the commit";
+                found.unread.push((table.shown(), why.to_owned()));
+            }
+            continue;
+        }
+        let compared = Compared {
+            old: there.as_ref().map(|(_, known)| known.names.len()),
+            table,
+            columns,
+        };
+        let old_list = match &there {
+            None => None,
+            Some((_, known)) if *known == compared.columns => {
+                if sum(old, &compared.table, known)? == sum(new, &compared.table, known)? {
+                    continue;
+                }
+                Some(list(known))
+            }
+            Some((_, known)) if known.grew_to(&compared.columns) => {
+                let added = missing(new, &compared.table.oid)?;
+                let added = added[known.names.len()..].iter();
+                let added = added.map(|value| format!("({value})::pg_catalog.text"));
+                let all: Vec<String> = std::iter::once(list(known)).chain(added).collect();
+                Some(all.join(", "))
+            }
+            Some(_) => {
+                found.unshaped.push(compared.table.shown());
+                continue;
+            }
+        };
+        let number = found.tables.len();
+        let old = old_list.as_deref().map(|list| (&mut *old, list));
+        found
+            .changed
+            .extend(differing(old, new, &compared, number)?);
+        found.tables.push(compared);
+    }
+    for (table, columns) in before.into_values().filter(|(table, _)| table.kind == "r") {
+        found.frozen.push(frozen(old, table, columns)?);
+    }
+    Ok(found)
+}
+
+impl Columns {
+    /// Whether there are only more of them, at the end.
+    fn grew_to(&self, other: &Self) -> bool {
+        !self.names.is_empty()
+            && other.names.starts_with(&self.names)
+            && other.reads.starts_with(&self.reads)
+            && other.generated.starts_with(&self.generated)
+            && other.key == self.key
+    }
+}
+
+/// What rows have in each column of a table that were there before it: the server keeps that value, if they were not written since.
+pub(super) fn missing(connection: &mut Connection, table: &str) -> PgResult<Vec<String>> {
+    let sql = format!(
+        "SELECT pg_catalog.quote_nullable((a.attmissingval::pg_catalog.text::pg_catalog.text[])[1]) || '::' || \
+         pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a \
+         WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+        literal(table)
+    );
+    let rows = connection.query(&sql)?;
+    Ok(rows.into_iter().flatten().flatten().collect())
+}
+
+/// Tables by their schemas and names.
+type Known = BTreeMap<(String, String), (Table, Columns)>;
+
+fn tables(connection: &mut Connection) -> PgResult<Known> {
+    let mut found = BTreeMap::new();
+    for table in changes::all(connection)? {
+        let columns = columns(connection, &table.oid)?;
+        if !table.readable && table.kind == "r" {
+            let message = format!("the rows of {} cannot be read by this role", table.shown());
+            return Err(PgError::link(message));
+        }
+        let name = (table.schema.clone(), table.name.clone());
+        found.insert(name, (table, columns));
+    }
+    Ok(found)
+}
+
+/// The columns that a database has of a table, if it has it.
+pub(super) fn found(connection: &mut Connection, table: &Table) -> PgResult<Option<Columns>> {
+    let sql = format!(
+        "SELECT pg_catalog.to_regclass({})::oid",
+        literal(&table.quoted())
+    );
+    let oid = connection.value(&sql)?;
+    oid.map(|oid| columns(connection, &oid)).transpose()
+}
+
+fn text_of(name: &str) -> String {
+    format!("{}::pg_catalog.text", identifier(name))
+}
+
+/// The values of a row as texts.
+fn list(columns: &Columns) -> String {
+    let all: Vec<String> = columns.names.iter().map(|name| text_of(name)).collect();
+    all.join(", ")
+}
+
+fn frozen(connection: &mut Connection, table: Table, columns: Columns) -> PgResult<Frozen> {
+    let sum = sum(connection, &table, &columns)?;
+    Ok(Frozen {
+        table,
+        columns,
+        sum,
+    })
+}
+
+/// How many rows a table has, and the sum of their digests.
+fn sum(
+    connection: &mut Connection,
+    table: &Table,
+    columns: &Columns,
+) -> PgResult<Vec<Option<String>>> {
+    let sql = format!(
+        "SELECT count(*), sum(('x' || substr(encode(sha256(textsend(ROW({})::text)), 'hex'), 1, 15))::bit(60)::bigint) FROM ONLY {}",
+        list(columns),
+        table.quoted()
+    );
+    let rows = connection.query(&sql)?;
+    Ok(rows.into_iter().next().unwrap_or_default())
+}
+
+/// The values of one row as they came.
+type Texts = Vec<Option<Vec<u8>>>;
+
+/// The rows of a table in their order, some at a time.
+struct Ordered<'c> {
+    connection: &'c mut Connection,
+    waiting: VecDeque<Texts>,
+    ended: bool,
+}
+
+impl<'c> Ordered<'c> {
+    fn open(
+        connection: &'c mut Connection,
+        of: &Compared,
+        list: &str,
+        by: &[usize],
+    ) -> PgResult<Self> {
+        // By their places: a column of the second database may be none of the first.
+        let by: Vec<String> = by
+            .iter()
+            .map(|column| format!("textsend(c{column})"))
+            .collect();
+        let names: Vec<String> = (0..of.columns.names.len())
+            .map(|column| format!("c{column}"))
+            .collect();
+        let order = match by.is_empty() {
+            true => String::new(),
+            false => format!(" ORDER BY {}", by.join(", ")),
+        };
+        let rows = match names.is_empty() {
+            true => format!("SELECT FROM ONLY {}", of.table.quoted()),
+            false => format!(
+                "SELECT * FROM (SELECT {list} FROM ONLY {}) AS x ({}){order}",
+                of.table.quoted(),
+                names.join(", ")
+            ),
+        };
+        let declare = format!("DECLARE escrow_rows NO SCROLL CURSOR FOR {rows}");
+        connection.query(&declare)?;
+        Ok(Self {
+            connection,
+            waiting: VecDeque::new(),
+            ended: false,
+        })
+    }
+
+    fn next(&mut self) -> PgResult<Option<Texts>> {
+        if self.waiting.is_empty() && !self.ended {
+            let waiting = &mut self.waiting;
+            let fetch = format!("FETCH {FETCHED} FROM escrow_rows");
+            self.connection.each_row(&fetch, |row| {
+                waiting.push_back(row.iter().map(|value| value.map(<[u8]>::to_vec)).collect());
+                Ok(())
+            })?;
+            self.ended = self.waiting.len() < FETCHED;
+            if self.ended {
+                self.connection.query("CLOSE escrow_rows")?;
+            }
+        }
+        Ok(self.waiting.pop_front())
+    }
+}
+
+/// The rows of one table that differ; `old` with how its columns are read.
+fn differing(
+    old: Option<(&mut Connection, &str)>,
+    new: &mut Connection,
+    of: &Compared,
+    number: usize,
+) -> PgResult<Vec<Changed>> {
+    let columns = &of.columns;
+    let by: Vec<usize> = match columns.key.is_empty() {
+        true => (0..columns.names.len()).collect(),
+        false => columns.key.clone(),
+    };
+    // Nothing comes last, as the server has it.
+    let order = |one: &Texts, other: &Texts| {
+        let mut all = by.iter().map(|column| (&one[*column], &other[*column]));
+        let differs = |(one, other): (&Option<Vec<u8>>, &Option<Vec<u8>>)| {
+            let order = (one.is_none(), one).cmp(&(other.is_none(), other));
+            (order != Ordering::Equal).then_some(order)
+        };
+        all.find_map(differs).unwrap_or(Ordering::Equal)
+    };
+    let read = |row: Texts| -> Row {
+        let values = row.iter().zip(&columns.reads);
+        let values = values.map(|(text, read)| value(*read, text.as_deref()));
+        values.collect()
+    };
+    let old = old.map(|(old, list)| Ordered::open(old, of, list, &by));
+    let (mut old, all) = (old.transpose()?, list(columns));
+    let mut new = Ordered::open(new, of, &all, &by)?;
+    let mut left = next(&mut old)?;
+    let mut right = new.next()?;
+    let (mut found, mut copies) = (Vec::new(), BTreeMap::new());
+    loop {
+        let which = match (&left, &right) {
+            (None, None) => return Ok(found),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(left), Some(right)) => order(left, right),
+        };
+        let (mut before, mut after) = (None, None);
+        if which != Ordering::Greater {
+            before = left.take();
+            left = next(&mut old)?;
+        }
+        if which != Ordering::Less {
+            after = right.take();
+            right = new.next()?;
+        }
+        if before != after {
+            let swap = RowSwap {
+                table: number as u32,
+                rowid: None,
+                before: before.map(read),
+                after: after.map(read),
+            };
+            let key = of.key(&swap, &mut copies);
+            found.push(Changed { swap, key });
+        }
+    }
+}
+
+fn next(rows: &mut Option<Ordered<'_>>) -> PgResult<Option<Texts>> {
+    rows.as_mut().map_or(Ok(None), Ordered::next)
+}
+
+/// What a table holds now of these rows, by their keys; with every column, or only with those that were there before.
+pub(super) fn present<'k>(
+    connection: &mut Connection,
+    of: &Compared,
+    keys: impl Iterator<Item = &'k RowKey>,
+    every: bool,
+) -> PgResult<BTreeMap<RowKey, Row>> {
+    let (mut found, columns) = (BTreeMap::new(), &of.columns);
+    let key = columns.key.iter().map(|column| &columns.names[*column]);
+    let names: Vec<String> = key.map(|name| identifier(name)).collect();
+    let list: Vec<String> = (columns.names.iter().enumerate())
+        .map(|(number, name)| match every || Some(number) < of.old {
+            true => text_of(name),
+            false => "NULL".to_owned(),
+        })
+        .collect();
+    let one = |key: &RowKey| match key {
+        RowKey::Values(values) => {
+            let values: Vec<String> = values.iter().map(sql_value).collect();
+            Some(format!("({})", values.join(", ")))
+        }
+        RowKey::Copy(..) => None,
+    };
+    let wanted: Vec<String> = keys.filter_map(one).collect();
+    for batch in wanted.chunks(FETCHED / 2) {
+        let sql = format!(
+            "SELECT {} FROM ONLY {} WHERE ({}) IN ({})",
+            list.join(", "),
+            of.table.quoted(),
+            names.join(", "),
+            batch.join(", ")
+        );
+        connection.each_row(&sql, |row| {
+            let values = row.iter().zip(&columns.reads);
+            let row: Row = values.map(|(text, read)| value(*read, *text)).collect();
+            found.insert(key_of(&row, columns, &mut BTreeMap::new()), row);
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// How often a table without a key holds a row, with every column, or only with those that were there before.
+pub(super) fn copies(
+    connection: &mut Connection,
+    of: &Compared,
+    row: &Row,
+    every: bool,
+) -> PgResult<u64> {
+    let quoted = of.table.quoted();
+    let some = if every {
+        row.len()
+    } else {
+        of.old.unwrap_or(0)
+    };
+    let kept = of.columns.names.iter().zip(row).take(some);
+    let is = |(name, value): (&String, &crate::strategy::sql::Value)| {
+        format!(
+            "{} IS NOT DISTINCT FROM {}",
+            text_of(name),
+            sql_value(value)
+        )
+    };
+    let parts: Vec<String> = std::iter::once("true".to_owned())
+        .chain(kept.map(is))
+        .collect();
+    let sql = format!(
+        "SELECT count(*) FROM ONLY {quoted} WHERE {}",
+        parts.join(" AND ")
+    );
+    let count = connection.value(&sql)?;
+    Ok(count.and_then(|count| count.parse().ok()).unwrap_or(0))
+}
