@@ -461,3 +461,41 @@ fn the_link_to_a_server_is_encrypted_as_sslmode_says() {
     has(&cli.fails(create, 1), ["chmod 600"]);
     shop.assert_nothing_left();
 }
+
+/// Without isolation clients reach the database itself, through the same variables; nothing is claimed, and nothing of ours stays.
+// rule C10, Q1, Q6, Q8
+#[test]
+fn a_database_that_nothing_isolates_is_the_database_itself() {
+    let shop = Shop::new(false);
+    let url = shop.server.url("postgres", "shop");
+    let text = format!(
+        "resources: {{app: {{at: app}}, shop: {{type: postgres, at: '{url}', strategy: none}}}}\n"
+    );
+    write(shop.world.at("escrow.yaml"), text);
+    shop.cli.ok("trust escrow.yaml --yes");
+    let made = shop.cli.ok("--json plan create try -r app -r shop");
+    has(&made, ["every statement changes the original at once"]);
+    let url = shop.url("try");
+    inside(&url, "UPDATE items SET price = 99 WHERE id = 3");
+    inside(&url, "CREATE DATABASE other");
+    let statement = "DELETE FROM items WHERE id = 20";
+    shop.cli.ok(["sql", "try", "shop", statement]);
+    let script = "psql -XAtqc 'DELETE FROM items WHERE id = 19' \"$DATABASE_URL\"";
+    let line = ["run", "--plan", "try", "--", "sh", "-c", script];
+    shop.cli.ok(line);
+    let there = || {
+        let sql = "SELECT count(*), max(price) FROM items WHERE id IN (3, 19, 20)";
+        shop.server.sql("shop", sql)
+    };
+    assert_eq!(there(), "1|99");
+    assert_eq!(shop.server.sql("other", "SELECT 1"), "1");
+    assert_eq!(changes(&shop.cli, "try"), [""; 0]);
+    for line in ["rollback try", "checkpoint create try"] {
+        has(&shop.cli.fails(line, 1), ["isolated"]);
+    }
+    shop.cli.ok("commit try");
+    has(&shop.cli.fails("undo try", 1), ["already in the original"]);
+    assert_eq!(there(), "1|99");
+    shop.cli.ok("cleanup try");
+    shop.assert_nothing_left();
+}

@@ -143,7 +143,7 @@ const BUILTIN: [(&str, &str, &str, &str, &str, bool); 6] = [
         "a PostgreSQL database",
         "transaction_rollback",
         "transaction_rollback",
-        "snapshot",
+        "snapshot none",
         true,
     ),
 ];

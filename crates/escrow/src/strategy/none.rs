@@ -18,7 +18,7 @@ use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
 
-const NAME: &str = "none";
+pub(super) const NAME: &str = "none";
 
 pub(super) struct NoIsolation;
 
@@ -30,12 +30,12 @@ struct NoneMetadata {
     carved: Vec<ResourcePath>,
 }
 
-fn no_snapshots(what: &str) -> StrategyError {
+pub(super) fn no_snapshots(what: &str) -> StrategyError {
     let why = "nothing is isolated, so there is nothing to save";
     unsupported(NAME, what, why)
 }
 
-fn nothing_isolated(what: &str) -> StrategyError {
+pub(super) fn nothing_isolated(what: &str) -> StrategyError {
     let why = "nothing was isolated, so what was written is already in the original";
     unsupported(NAME, what, why)
 }

@@ -152,6 +152,7 @@ impl Registry {
         let held = postgres::HeldTransaction::new(Arc::clone(&host));
         let locked = sql::SqliteTransaction::new(Arc::clone(&host));
         let clones = postgres::Clones::new(Arc::clone(&host));
+        let direct = postgres::Direct::new(Arc::clone(&host));
         Self {
             strategies: vec![
                 Registration::new(Arc::new(checkout)).or(Fallback::Auto),
@@ -168,7 +169,14 @@ impl Registry {
                 Registration::new(Arc::new(held)).only_for(&[POSTGRES]),
                 Registration::new(Arc::new(locked)).only_for(&[SQLITE]),
                 Registration::new(Arc::new(clones)).only_for(&[POSTGRES]),
-                Registration::new(Arc::new(none::NoIsolation)),
+                Registration::new(Arc::new(none::NoIsolation)).only_for(&[
+                    FS_DIRECTORY,
+                    FS_MOUNT,
+                    FS_FILE,
+                    GIT_CHECKOUT,
+                    SQLITE,
+                ]),
+                Registration::new(Arc::new(direct)).only_for(&[POSTGRES]),
             ],
             moves,
             host,

@@ -12,6 +12,7 @@ mod clone;
 mod connect;
 mod content;
 mod control;
+mod direct;
 pub(crate) mod holder;
 pub(crate) mod location;
 mod session;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::clone::Clones;
 use self::connect::{ANSWERS_WITHIN, Connection, PgError, literal};
 use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, Request, Status, ask};
+pub(super) use self::direct::Direct;
 use self::location::{Server, Variables};
 use super::error::{Result, StrategyError};
 use super::holder::{EndError, NoAnswer, max_age};
@@ -230,6 +232,14 @@ fn start(host: &Host, spec: &HolderSpec) -> Result<Status> {
         Ok(Answer::Status(status)) => Ok(status),
         Ok(Answer::Failed(error)) => Err(failed(what, &error)),
         _ => Err(broken("the holder ended without a word".to_owned())),
+    }
+}
+
+/// Has a process pass clients on to a database, if none does. It keeps nothing, and ends with the sandbox.
+fn serve(host: &Host, spec: &HolderSpec) -> Result<()> {
+    match ask(&spec.area, &Request::Status) {
+        Ok(_) => Ok(()),
+        Err(_) => start(host, spec).map(drop),
     }
 }
 

@@ -37,9 +37,9 @@ use super::super::{
     Outcome, Probe, RollbackReport, Sandbox, Session, Strategy, Target, tree, unsupported,
 };
 use super::connect::{Connection, PgError, literal};
-use super::control::{HolderSpec, Request, ask};
+use super::control::HolderSpec;
 use super::location::Server;
-use super::{HeldMetadata, HeldTransaction, Host, SharedHost, end_holder, failed, major, start};
+use super::{HeldMetadata, HeldTransaction, Host, SharedHost, end_holder, failed, major};
 use crate::event::Observer;
 use crate::fs::{Dir, atomic_file, owned};
 use crate::model::text::Location;
@@ -186,18 +186,15 @@ impl Clones {
     }
 }
 
-/// Has a process pass clients on to the clone, if none does. It keeps nothing, and ends with the sandbox.
+/// Has a process pass clients on to the clone, if none does.
 fn serve(host: &Host, databases: &Databases, area: &Location) -> Result<()> {
-    if ask(area.as_path(), &Request::Status).is_ok() {
-        return Ok(());
-    }
     let spec = HolderSpec {
         server: databases.at(WORK),
         password: databases.original.password.clone(),
         area: area.as_path().to_owned(),
         passes: Some(databases.original.server.database.clone()),
     };
-    start(host, &spec).map(drop)
+    super::serve(host, &spec)
 }
 
 /// The same after a commit that came to nothing. Where it fails, who connects next tries again.

@@ -1,5 +1,6 @@
-//! Clients of a clone: each has a connection of its own to the server, to that one database, whatever it asks for. Everything is
-//! passed on as it comes, but for statements that concern more than the database: the server itself refuses those.
+//! Clients of a clone, or of a database that nothing isolates: each has a connection of its own to the server, to that one database,
+//! whatever it asks for. Everything is passed on as it comes, but, in a clone, for statements that concern more than the
+//! database: the server itself refuses those.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -39,7 +40,9 @@ pub(super) fn serve(
             Ok(()) | Err(_) => return,
         }
     };
-    match pass(&mut stream, incoming, server, &mut down) {
+    // A clone has another name than the database that clients ask for.
+    let isolated = holder.passes.as_ref() != Some(&holder.server.database);
+    match pass(&mut stream, incoming, server, &mut down, isolated) {
         // Whichever side ended, the other sees that its connection is closed.
         Ok(()) | Err(_) => {}
     }
@@ -86,11 +89,13 @@ fn pass(
     mut incoming: Incoming,
     mut server: Connection,
     down: &mut Vec<u8>,
+    isolated: bool,
 ) -> std::io::Result<()> {
     let (mut up, mut chunk) = (Vec::new(), vec![0; CHUNK]);
     loop {
         while let Some(frame) = incoming.next()? {
-            checked(frame).put(&mut up);
+            let frame = if isolated { checked(frame) } else { frame };
+            frame.put(&mut up);
         }
         let flag = |yes: bool, flag: PollFlags| if yes { flag } else { PollFlags::empty() };
         let unsent = !up.is_empty() || server.link.is_unsent();
