@@ -27,13 +27,14 @@ pub struct Postgres {
     port: u16,
 }
 
-/// A program of PostgreSQL: on the search path, or where Debian has it.
+/// A program of PostgreSQL: where Debian has it, or on the search path, where Debian has a script that looks for it each time.
 pub fn program(name: &str) -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let mut places: Vec<PathBuf> = Vec::new();
     if let Ok(versions) = std::fs::read_dir("/usr/lib/postgresql") {
         places.extend(versions.flatten().map(|entry| entry.path().join("bin")));
     }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    places.extend(std::env::split_paths(&path));
     let found = places
         .iter()
         .map(|place| place.join(name))

@@ -51,6 +51,7 @@ mod plugins;
 mod postgres;
 mod postgres_clones;
 mod postgres_clones_limits;
+mod postgres_clones_rows;
 mod postgres_contract;
 mod postgres_exchanges;
 mod postgres_faults;

@@ -172,7 +172,8 @@ fn find(client: &mut Connection, path: &ResourcePath) -> Result<Found> {
 fn columns(client: &mut Connection, oid: &str, found: &mut Found) -> PgResult<()> {
     let sql = format!(
         "SELECT a.attname, (a.atttypid IN (20, 21, 23))::pg_catalog.text, (a.attgenerated <> '')::pg_catalog.text, \
-         coalesce(pg_catalog.array_position(k.indkey::pg_catalog.int2[], a.attnum), -1)::pg_catalog.text \
+         (coalesce(pg_catalog.array_position((pg_catalog.string_to_array(k.indkey::pg_catalog.text, ' ')::pg_catalog.int2[])[1:k.indnkeyatts], \
+         a.attnum), 0) - 1)::pg_catalog.text \
          FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index k ON k.indrelid = a.attrelid AND k.indisprimary \
          WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 4, a.attnum"
     );

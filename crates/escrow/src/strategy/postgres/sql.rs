@@ -398,8 +398,17 @@ fn modes(words: &[Word]) -> Modes {
 
 /// The first statement of a text that reaches beyond the database that it is sent to, by its first words.
 pub(super) fn reaches_out(mut sql: &[u8]) -> Option<String> {
-    const SHARED: [&str; 6] = ["database", "group", "role", "system", "tablespace", "user"];
-    const OUTSIDE: [&str; 3] = ["foreign", "server", "subscription"];
+    const SHARED: [&str; 7] = [
+        "database",
+        "group",
+        "parameter",
+        "role",
+        "system",
+        "tablespace",
+        "user",
+    ];
+    // What a role owns, and its rights, are also of the server.
+    const OUTSIDE: [&str; 4] = ["foreign", "owned", "server", "subscription"];
     while !sql.is_empty() {
         let (length, words) = first_statement(sql);
         let at = |number: usize| match words.get(number) {
@@ -408,7 +417,7 @@ pub(super) fn reaches_out(mut sql: &[u8]) -> Option<String> {
         };
         let found = match at(0) {
             "create" | "drop" | "alter" => SHARED.contains(&at(1)) || OUTSIDE.contains(&at(1)),
-            "import" => true,
+            "import" | "reassign" => true,
             // Rights on what is in the database are `ON` something.
             "grant" | "revoke" => {
                 let on = words.iter().position(|word| word.is("on"));

@@ -6,6 +6,7 @@
 
 use super::super::super::error::{Result, StrategyError};
 use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::content::Texts;
 use super::super::location::{self, Server};
 use super::super::{Host, failed, major};
 use crate::model::{PlanId, ResourceId};
@@ -179,13 +180,20 @@ impl Databases {
             "COMMENT ON DATABASE {name} IS {}",
             literal(&self.marker)
         ))?;
+        // Who may not look into the original may not look into it either.
+        admin.query(&format!("REVOKE ALL ON DATABASE {name} FROM PUBLIC"))?;
         let sql = format!(
-            "SELECT pg_catalog.unnest(s.setconfig) FROM pg_catalog.pg_db_role_setting s \
-             JOIN pg_catalog.pg_database d ON d.oid = s.setdatabase WHERE d.datname = {} AND s.setrole = 0",
+            "SELECT (s.setrole = 0)::text, pg_catalog.unnest(s.setconfig) FROM pg_catalog.pg_db_role_setting s \
+             JOIN pg_catalog.pg_database d ON d.oid = s.setdatabase WHERE d.datname = {} AND s.setrole IN \
+             (0, (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)) ORDER BY 1",
             literal(&self.original.server.database)
         );
         for row in admin.query(&sql)? {
-            let text = row.into_iter().next().flatten().unwrap_or_default();
+            let [of_all, text] = row.map_texts();
+            let of = match of_all.as_str() {
+                "true" => format!("DATABASE {name}"),
+                _ => format!("ROLE CURRENT_USER IN DATABASE {name}"),
+            };
             let (setting, value) = text.split_once('=').unwrap_or((&text, ""));
             // A list is kept as it is written in SQL.
             let value = match matches!(setting, "search_path" | "temp_tablespaces")
@@ -195,7 +203,7 @@ impl Databases {
                 _ => literal(value),
             };
             let setting: Vec<String> = setting.split('.').map(identifier).collect();
-            let set = format!("ALTER DATABASE {name} SET {} TO {value}", setting.join("."));
+            let set = format!("ALTER {of} SET {} TO {value}", setting.join("."));
             admin.query(&set)?;
         }
         Ok(())

@@ -39,11 +39,13 @@ use super::super::{
 use super::connect::{Connection, PgError, literal};
 use super::control::HolderSpec;
 use super::location::Server;
-use super::{HeldMetadata, HeldTransaction, Host, SharedHost, end_holder, failed, major};
+use super::{
+    HeldIntent, HeldMetadata, HeldTransaction, Host, SharedHost, end_holder, failed, major,
+};
 use crate::event::Observer;
 use crate::fs::{Dir, atomic_file, owned};
 use crate::model::text::Location;
-use crate::model::{Conflict, PlanId, ResourceId, SandboxRef};
+use crate::model::{Conflict, PlanId, ResourceId, ResourcePath, SandboxRef};
 
 const NAME: &str = "snapshot";
 
@@ -163,6 +165,26 @@ impl Clones {
         Ok((plan, original))
     }
 
+    /// Whether a commit was carried out that cannot be taken back: one that nothing promised is staged in the sandbox, which goes
+    /// when it was carried out.
+    fn is_final(intent: &Intent) -> Result<bool> {
+        let intent: ReleaseIntent = tree::parse(&intent.0, "the intent")?;
+        let area = Dir::open(intent.area.as_path());
+        Ok(intent.gid.is_none() && area.is_err_and(|error| error.is_absent()))
+    }
+
+    /// Commits what was prepared. What was taken back on the server by hand is made once more: it was decided, and nothing of it is lost.
+    fn commit_prepared(&self, held: &HeldIntent, gid: &str, forward: &Release<'_>) -> Result<()> {
+        let settled = self.held.settle(held, gid, true);
+        let (Err(error), Some(xid)) = (&settled, &held.xid) else {
+            return settled.map(drop);
+        };
+        match self.held.status_of(held, xid) {
+            Ok((Some(status), _)) if status == "aborted" => forward.carry_out("COMMIT").map(drop),
+            Ok(_) | Err(_) => Err(failed("commit", &PgError::link(error.to_string()))),
+        }
+    }
+
     /// Lets clients into the sandbox of a commit that came to nothing.
     fn reopen(&self, plan: &OpenPlan) {
         let ReleaseIntent {
@@ -202,6 +224,11 @@ fn serve_again(host: &Host, databases: &Databases, area: &Location) {
     match serve(host, databases, area) {
         Ok(()) | Err(_) => {}
     }
+}
+
+fn stays() -> StrategyError {
+    let why = "it changed definitions, or its server prepares no transactions; write the old values in another plan";
+    unsupported(NAME, "undo this commit", why)
 }
 
 /// The file with the definitions of a clone.
@@ -376,7 +403,7 @@ impl Strategy for Clones {
         let moved = forward.move_on()?;
         match (&held.gid, outcome) {
             (_, Outcome::Done) => Ok(()),
-            (Some(gid), _) if held.xid.is_some() => self.held.settle(&held, gid, true).map(drop),
+            (Some(gid), _) if held.xid.is_some() => self.commit_prepared(&held, gid, &forward),
             _ => {
                 let moved = moved.map_err(|error| failed("move its sequences on", &error));
                 let done = moved.and_then(|()| forward.carry_out("COMMIT"));
@@ -389,6 +416,9 @@ impl Strategy for Clones {
         let mut report = RollbackReport::default();
         if let Some(restore) = as_restore(intent) {
             return self.restore(&restore, &restore.from).map(|()| report);
+        }
+        if Self::is_final(intent)? {
+            return Err(stays());
         }
         let (plan, original) = self.opened(intent)?;
         let held = plan.held(NUMBER)?;
@@ -415,17 +445,14 @@ impl Strategy for Clones {
                     .for_each(|row| report.paths.add(&plan.path(row)));
                 Ok(report)
             }
-            _ => Err(unsupported(
-                NAME,
-                "undo this commit",
-                "it changed definitions, or its server prepares no transactions; write the old values in another plan",
-            )),
+            _ => Err(stays()),
         }
     }
 
     fn outcome(&self, intent: &Intent) -> Result<Outcome> {
         match as_restore(intent) {
             Some(_) => Ok(Outcome::NotDone),
+            None if Self::is_final(intent)? => Ok(Outcome::Done),
             None => self.settled(&OpenPlan::read(intent)?, NUMBER),
         }
     }
@@ -433,6 +460,10 @@ impl Strategy for Clones {
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
         if as_restore(intent).is_some() {
             return Ok(Vec::new());
+        }
+        if Self::is_final(intent)? {
+            let what = "its server prepares no transactions, so this commit stays; write the old values in another plan";
+            return Ok(vec![Conflict::of(ResourcePath::root(), what)]);
         }
         let (plan, original) = self.opened(intent)?;
         release(&plan, &original, true).conflicts()

@@ -24,6 +24,10 @@ const REFUSED: &str = "WITH c AS (SELECT c.*, n.nspname || '.' || c.relname AS n
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_cast k \
     ON k.castsource IN (t.oid, t.typbasetype) AND k.casttarget = 25 AND k.castmethod = 'f' AND k.oid >= 16384 \
     WHERE relkind IN ('r', 'm') UNION ALL \
+    SELECT 'a column of type bpchar without a length', named || '.' || a.attname FROM c \
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid WHERE relkind IN ('r', 'm') \
+    AND (t.oid = 1042 AND a.atttypmod = -1 OR t.typbasetype = 1042 AND t.typtypmod = -1) UNION ALL \
     SELECT 'a rule', rulename || ' of ' || named FROM c JOIN pg_catalog.pg_rewrite r ON r.ev_class = c.oid AND rulename <> '_RETURN' UNION ALL \
     SELECT 'a foreign server', srvname FROM pg_catalog.pg_foreign_server UNION ALL \
     SELECT 'an event trigger', evtname FROM pg_catalog.pg_event_trigger UNION ALL \

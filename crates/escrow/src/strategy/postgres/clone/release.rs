@@ -11,7 +11,7 @@ use super::super::super::sql::{Row, RowKey, Value, identifier, table_item};
 use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::failed;
 use super::super::holder::changes::shown;
-use super::super::holder::redo::{Redo, sql_value};
+use super::super::holder::redo::{ORDERS, Redo, sql_value};
 use super::super::session::keep_number;
 use super::databases::Original;
 use super::plan::{NUMBER, OpenPlan, UNDO_NUMBER};
@@ -27,7 +27,9 @@ fn refused(error: PgError) -> StrategyError {
     match code.starts_with("23") || code.starts_with("40") || code == "55P03" {
         true => StrategyError::Moved {
             path: ResourcePath::root(),
-            what: format!("the original does not take it: {error}"),
+            what: format!(
+                "the original does not take these rows in any order that was tried: {error}"
+            ),
         },
         false => failed("be written as the sandbox is", &error),
     }
@@ -367,9 +369,9 @@ impl Release<'_> {
         connection.query(begin).map_err(refused)?;
         let counts = self.loose(connection, rows).map_err(refused)?;
         let mut written = Ok(false);
-        for deletes_first in [true, false] {
+        for order in ORDERS {
             written = redo
-                .write(connection, deletes_first)
+                .write(connection, order)
                 .and_then(|()| connection.query("SET CONSTRAINTS ALL IMMEDIATE"))
                 .and_then(|_| self.shows(connection, rows, &counts));
             match &written {

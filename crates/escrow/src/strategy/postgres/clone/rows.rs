@@ -143,9 +143,13 @@ pub(super) fn compare(old: &mut Connection, new: &mut Connection) -> PgResult<Ro
             }
             Some((_, known)) if known.grew_to(&compared.columns) => {
                 let added = missing(new, &compared.table.oid)?;
-                let added = added[known.names.len()..].iter();
-                let added = added.map(|value| format!("({value})::pg_catalog.text"));
-                let all: Vec<String> = std::iter::once(list(known)).chain(added).collect();
+                let mut all = vec![list(known)];
+                for value in &added[known.names.len()..] {
+                    // The type may be new too.
+                    let text = new.value(&format!("SELECT ({value})::pg_catalog.text"))?;
+                    let text = text.map_or_else(|| "NULL".to_owned(), |text| literal(&text));
+                    all.push(format!("{text}::pg_catalog.text"));
+                }
                 Some(all.join(", "))
             }
             Some(_) => {

@@ -336,7 +336,9 @@ pub(super) fn alters(
         let [Some(name), Some(kind), default, required, special] = &column[..] else {
             return Ok(None);
         };
-        if special.as_deref() == Some("true") {
+        // A default that is computed for each row left no value for the rows of others.
+        let computed = default.is_some() && value.starts_with("NULL::");
+        if special.as_deref() == Some("true") || computed {
             return Ok(None);
         }
         let name = identifier(name);

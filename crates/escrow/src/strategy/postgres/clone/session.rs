@@ -282,7 +282,12 @@ impl CloneSession {
                 .collect();
             let there = theirs(&mut original, of, &wanted).map_err(compared)?;
             for (one, there) in rows.into_iter().zip(there) {
+                let merged = of.is_same() && is_disjoint(&one.swap, there.as_ref());
                 let what = match (&there, &one.swap.before, of.is_same()) {
+                    _ if merged => {
+                        seen.push(Seen::Other(there));
+                        continue;
+                    }
                     _ if of.agree(there.as_ref(), one.swap.before.as_ref()) => {
                         seen.push(Seen::AsBase);
                         continue;
@@ -341,27 +346,31 @@ impl CloneSession {
         let left_out = definitions.iter().map(|change| &change.path);
         let left_out = left_out.filter(|path| !shown.contains(path));
         if let Some(path) = left_out.chain(settled.iter().map(|one| &one.path)).next() {
-            let why = "definitions were changed on both sides; change those of one of them first";
+            let why = "a choice between rows does not settle what became of definitions; make the change in a new plan";
             let (path, why) = (path.clone(), why.to_owned());
             return Err(StrategyError::Forbidden { path, why });
         }
         let mut wanted = Vec::new();
         for (one, seen) in found.rows.changed.iter().zip(seen) {
             let path = found.rows.change(one).path;
-            let before = match seen {
+            let (before, after) = match seen {
                 _ if !shown.contains(&path) => continue,
                 Seen::AsOurs => continue,
-                Seen::AsBase => one.swap.before.clone(),
-                Seen::Other(row) => row,
+                Seen::AsBase => (one.swap.before.clone(), one.swap.after.clone()),
+                Seen::Other(row) => {
+                    let after = laid_over(&one.swap, row.as_ref());
+                    (row, after)
+                }
                 Seen::Unclear => {
-                    let why = "the table has another shape, and the row was changed on both sides"
+                    let why = "the table has other columns in the original; make the change in a new plan"
                         .to_owned();
                     return Err(StrategyError::Forbidden { path, why });
                 }
             };
-            if before != one.swap.after {
+            if before != after {
                 wanted.push(RowSwap {
                     before,
+                    after,
                     ..one.swap.clone()
                 });
             }
@@ -430,6 +439,25 @@ impl CloneSession {
         own.make_dir(RELEASE, 0o700)?;
         Ok(Location::from(own.subdir(RELEASE)?.path()))
     }
+}
+
+/// Whether both sides changed a row, and no column of it in two ways (rule Q2).
+fn is_disjoint(ours: &RowSwap, theirs: Option<&Row>) -> bool {
+    let (Some(base), Some(ours), Some(theirs)) = (&ours.before, &ours.after, theirs) else {
+        return false;
+    };
+    let mut columns = base.iter().zip(ours).zip(theirs);
+    columns.all(|((base, ours), theirs)| [base, theirs].contains(&ours) || base == theirs)
+}
+
+/// A row of the original with what the clone changed of it: columns that it did not touch are the original's (rule Q2).
+fn laid_over(ours: &RowSwap, theirs: Option<&Row>) -> Option<Row> {
+    let (Some(base), Some(after), Some(theirs)) = (&ours.before, &ours.after, theirs) else {
+        return ours.after.clone();
+    };
+    let columns = base.iter().zip(after).zip(theirs);
+    let column = |((base, ours), theirs)| if base == ours { theirs } else { ours };
+    Some(columns.map(column).cloned().collect())
 }
 
 /// What the original has of a row that the clone changed.

@@ -257,8 +257,8 @@ pub(in crate::strategy::postgres) fn columns(
 ) -> PgResult<Columns> {
     let sql = format!(
         "SELECT a.attname, CASE WHEN a.atttypid IN (20, 21, 23) THEN 'i' WHEN a.atttypid = 16 THEN 'b' ELSE 't' END, \
-         coalesce(pg_catalog.array_position(k.indkey::int2[], a.attnum), -1), (a.attgenerated <> '')::text \
-         FROM pg_catalog.pg_attribute a LEFT JOIN LATERAL (SELECT i.indkey FROM pg_catalog.pg_index i \
+         coalesce(pg_catalog.array_position(k.keys, a.attnum), 0) - 1, (a.attgenerated <> '')::text \
+         FROM pg_catalog.pg_attribute a LEFT JOIN LATERAL (SELECT (pg_catalog.string_to_array(i.indkey::text, ' ')::int2[])[1:i.indnkeyatts] AS keys FROM pg_catalog.pg_index i \
          WHERE i.indrelid = a.attrelid AND i.indisprimary) k ON true \
          WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         literal(oid)

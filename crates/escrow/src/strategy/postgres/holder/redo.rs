@@ -11,6 +11,34 @@ use super::changes;
 /// How much text is sent at once.
 const BATCH: usize = 256 * 1024;
 
+/// How much one statement for many rows may be: rows that refer to each other are written by one.
+const LONGEST: usize = 16 * 1024 * 1024;
+
+/// The orders in which rows are written, one after the other until the server takes them: a value that has to be unique may pass from a
+/// row that goes to one that comes, and from one that is changed to the next, either way round.
+pub(in crate::strategy::postgres) const ORDERS: [WriteOrder; 3] = [
+    WriteOrder::new(true, false),
+    WriteOrder::new(false, false),
+    WriteOrder::new(true, true),
+];
+
+/// An order in which rows are written.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::strategy::postgres) struct WriteOrder {
+    deletes_first: bool,
+    /// The last one first, of those that are changed.
+    backwards: bool,
+}
+
+impl WriteOrder {
+    const fn new(deletes_first: bool, backwards: bool) -> Self {
+        Self {
+            deletes_first,
+            backwards,
+        }
+    }
+}
+
 /// How much is kept at most while a transaction is held: more is not written again.
 const MOST: usize = 64 * 1024 * 1024;
 
@@ -107,8 +135,8 @@ impl Redo {
         if self.partial {
             return Ok(self.changes.changes.is_empty());
         }
-        for deletes_first in [true, false] {
-            if self.attempt(backend, deletes_first)? {
+        for order in ORDERS {
+            if self.attempt(backend, order)? {
                 return Ok(true);
             }
         }
@@ -116,12 +144,12 @@ impl Redo {
     }
 
     /// Whether the changes were made, in this order; otherwise nothing is changed.
-    fn attempt(&self, backend: &mut Backend, deletes_first: bool) -> PgResult<bool> {
+    fn attempt(&self, backend: &mut Backend, order: WriteOrder) -> PgResult<bool> {
         backend.apply(&own_settings())?;
         let begin = format!("SAVEPOINT escrow_redo; {LIMIT}");
         backend.connection.query(&begin)?;
         let same = self
-            .write(&mut backend.connection, deletes_first)
+            .write(&mut backend.connection, order)
             .and_then(|()| Ok(changes::changes(backend)?.changes.changes == self.changes.changes));
         let kept = matches!(same, Ok(true));
         let end = match kept {
@@ -143,7 +171,7 @@ impl Redo {
     pub(in crate::strategy::postgres) fn write(
         &self,
         connection: &mut Connection,
-        deletes_first: bool,
+        order: WriteOrder,
     ) -> PgResult<()> {
         let in_order = |statements: &[Statement], reversed: bool| {
             let mut order: Vec<usize> = (0..statements.len()).collect();
@@ -155,17 +183,17 @@ impl Redo {
         };
         let mut all = [
             (&self.inserts, in_order(&self.inserts, false), ", "),
-            (&self.updates, in_order(&self.updates, false), ""),
+            (&self.updates, in_order(&self.updates, order.backwards), ""),
             (&self.deletes, in_order(&self.deletes, true), " OR "),
         ];
-        if deletes_first {
+        if order.deletes_first {
             all.reverse();
         }
         let (mut sql, mut last) = (String::new(), "");
         for (statements, order, and) in &all {
             for Statement { head, row, .. } in order.iter().map(|at| &statements[*at]) {
                 let same = !head.is_empty() && head == last;
-                if sql.len() > BATCH {
+                if sql.len() > if same { LONGEST } else { BATCH } {
                     connection.query(&sql)?;
                     sql.clear();
                 }

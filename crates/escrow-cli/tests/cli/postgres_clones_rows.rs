@@ -1,0 +1,178 @@
+//! Clones of PostgreSQL databases, by what was once wrong: rows that both sides changed, columns and rights of a clone, commits that
+//! cannot be undone, and prepared transactions that another hand took back.
+
+use escrow_testkit::pglink::{Break, PgLink};
+
+use crate::postgres::{Shop, changes, inside, refused};
+use crate::*;
+
+impl Shop {
+    fn sql(&self, sql: &str) -> String {
+        self.server.sql("shop", sql)
+    }
+}
+
+/// Columns that only one side changed are all kept, also where another one is contested.
+// rule Q2
+#[test]
+fn ours_wrote_old_values_into_columns_that_it_had_not_changed() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    inside(&url, "UPDATE items SET price = 99 WHERE id IN (1, 2)");
+    shop.sql("UPDATE items SET name = 'theirs' WHERE id = 1");
+    shop.sql("UPDATE items SET name = 'theirs', price = 7 WHERE id = 2");
+    let told = shop.cli.run("commit try");
+    assert_eq!(told.status, 4, "{told:?}");
+    let told = told.stdout_text();
+    has(&told, ["items/2"]);
+    assert!(!told.contains("items/1"), "{told}");
+    shop.cli.ok("commit try --on-conflict ours");
+    let rows = "SELECT name, price FROM items WHERE id IN (1, 2) ORDER BY id";
+    assert_eq!(shop.sql(rows), "theirs|99\ntheirs|99");
+    shop.cli.ok("undo try");
+    assert_eq!(shop.sql(rows), "theirs|1.5\ntheirs|7");
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
+
+/// What was decided is made again, since the clone and the area still have it.
+// rule C18, C19, Q8
+#[test]
+fn a_prepared_transaction_that_was_taken_back_by_hand_left_no_way_out() {
+    let shop = Shop::new(true);
+    let link = PgLink::new(&shop.server);
+    let url = link.url("postgres", "shop");
+    let text = format!(
+        "resources: {{app: {{at: app}}, shop: {{type: postgres, at: '{url}', strategy: snapshot}}}}\n"
+    );
+    write(shop.world.at("escrow.yaml"), text);
+    shop.cli.ok("trust escrow.yaml --yes");
+    let url = shop.clone_plan("try");
+    put(&shop.cli, "try app a.txt", "released\n");
+    inside(&url, "UPDATE items SET price = 99 WHERE id = 1");
+    link.arm("COMMIT PREPARED", Break::StopBefore, &shop.server);
+    shop.cli.fails("commit try", 5);
+    assert!(link.disarm(), "it was stopped before it was committed");
+    let mut shop = shop;
+    shop.server.stop();
+    shop.server.run();
+    let gid = shop.server.prepared();
+    assert!(gid.starts_with("escrow_"), "{gid}");
+    shop.sql(&format!("ROLLBACK PREPARED '{gid}'"));
+    shop.cli.ok("recover");
+    assert_eq!(shop.sql("SELECT price FROM items WHERE id = 1"), "99");
+    assert_eq!(read(shop.world.at("app/a.txt")), "released\n");
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
+
+// rule C10, C17
+#[test]
+fn an_undo_without_prepared_transactions_left_everything_interrupted() {
+    let shop = Shop::with_clones(false);
+    let url = shop.clone_plan("try");
+    put(&shop.cli, "try app a.txt", "released\n");
+    inside(&url, "UPDATE items SET price = 99 WHERE id = 1");
+    shop.cli.ok("commit try");
+    // As with every member that can be neither prepared nor undone: the others are, and it is named.
+    has(
+        &shop.cli.fails("undo try", 1),
+        ["shop", "prepares no transactions"],
+    );
+    assert_eq!(read(shop.world.at("app/a.txt")), "one\ntwo\nthree\n");
+    assert_eq!(shop.sql("SELECT price FROM items WHERE id = 1"), "99");
+    shop.cli.ok("recover");
+    shop.clone_plan("next");
+    shop.cli.ok("cleanup next --yes");
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
+
+/// Columns of a key, of a new type, with a default that is computed, and with blanks at their end.
+// rule Q2, Q4
+#[test]
+fn columns_of_a_clone_are_what_they_are() {
+    let shop = Shop::with_clones(true);
+    shop.sql(
+        "CREATE TABLE wide (id int, v int, PRIMARY KEY (id) INCLUDE (v)); INSERT INTO wide VALUES (1, 1); \
+         CREATE TABLE refers (a int REFERENCES wide)",
+    );
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "UPDATE wide SET v = 5; CREATE TYPE state AS ENUM ('a', 'b'); ALTER TABLE items ADD s state DEFAULT 'b'",
+    );
+    let found = changes(&shop.cli, "try");
+    assert!(found.contains(&"updated wide/1".to_owned()), "{found:?}");
+    shop.sql("INSERT INTO items VALUES (21, 'theirs', 1)");
+    shop.cli.ok("commit try");
+    let rows =
+        "SELECT (SELECT v FROM wide), (SELECT s FROM items WHERE id = 21), count(s) FROM items";
+    assert_eq!(shop.sql(rows), "5|b|21");
+    let url = shop.clone_plan("next");
+    inside(&url, "ALTER TABLE items ADD u float DEFAULT random()");
+    has(
+        &shop.cli.fails("commit next", 3),
+        ["items", "cannot release"],
+    );
+    shop.cli.ok("cleanup next --yes");
+    shop.sql("CREATE TABLE blanks (b bpchar)");
+    let told = shop.cli.fails("plan create last -r shop", 1);
+    has(&told, ["bpchar without a length, public.blanks.b"]);
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
+
+/// A clone is as closed as its original, has its role's settings, and nothing in it acts on the server.
+// rule S3
+#[test]
+fn a_clone_was_open_to_roles_that_the_original_is_closed_to() {
+    let shop = Shop::with_clones(true);
+    shop.sql(
+        "CREATE ROLE low LOGIN; CREATE SCHEMA own; ALTER ROLE postgres IN DATABASE shop SET search_path = own, public",
+    );
+    let url = shop.clone_plan("try");
+    let shared = "SELECT count(*) FROM pg_database WHERE datname LIKE 'escrow%' \
+                  AND has_database_privilege('low', oid, 'CONNECT')";
+    assert_eq!(shop.server.sql("postgres", shared), "0");
+    assert_eq!(inside(&url, "SELECT current_schema()"), "own");
+    for sql in [
+        "REASSIGN OWNED BY low TO postgres",
+        "DROP OWNED BY low",
+        "GRANT SET ON PARAMETER work_mem TO low",
+    ] {
+        has(&refused(&url, sql), ["reaches beyond the database"]);
+    }
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
+
+/// A value that has to be unique passes from one row to another, and rows that refer to each other come together, however many.
+// rule Q3
+#[test]
+fn ordinary_work_with_unique_values_was_refused() {
+    let shop = Shop::with_clones(true);
+    shop.sql(
+        "CREATE TABLE addr (id int PRIMARY KEY, d bool); CREATE UNIQUE INDEX ON addr ((true)) WHERE d; \
+         INSERT INTO addr VALUES (1, false), (2, true); CREATE TABLE pos (id int PRIMARY KEY, p int UNIQUE); \
+         INSERT INTO pos SELECT g, g FROM generate_series(3, 5) g; \
+         CREATE TABLE node (id int PRIMARY KEY, p int REFERENCES node, t text)",
+    );
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "UPDATE addr SET d = false WHERE id = 2; UPDATE addr SET d = true WHERE id = 1",
+    );
+    inside(
+        &url,
+        "UPDATE pos SET p = 6 WHERE id = 5; UPDATE pos SET p = 5 WHERE id = 4; UPDATE pos SET p = 4 WHERE id = 3; \
+         INSERT INTO node SELECT g, CASE WHEN g < 9000 THEN g + 1 END, repeat('x', 30) FROM generate_series(1, 9000) g",
+    );
+    shop.cli.ok("commit try");
+    let sql = "SELECT (SELECT id FROM addr WHERE d), (SELECT string_agg(p::text, ' ' ORDER BY id) FROM pos), count(p) FROM node";
+    assert_eq!(shop.sql(sql), "1|4 5 6|8999");
+    shop.cli.ok("undo try");
+    assert_eq!(shop.sql(sql), "2|3 4 5|0");
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
