@@ -328,7 +328,7 @@ pub(crate) fn every(plain: Turn) -> impl Iterator<Item = Turn> {
 
 /// Each verb killed at every call, and with every write half done.
 pub(crate) fn kills(form: Form) -> Figures {
-    form.run(turns(form), 112)
+    form.run(turns(form), 64)
 }
 
 pub(crate) fn turns(form: Form) -> Vec<Turn> {
@@ -370,7 +370,7 @@ pub(crate) fn errors(form: Form) -> Figures {
             turns.extend(once.map(|fault| Turn { fault, ..turn }));
         }
     }
-    form.run(turns, 82)
+    form.run(turns, 48)
 }
 
 /// Each verb with the power cut, on one file system.
@@ -469,14 +469,14 @@ pub(crate) fn finds_dark(act: Act, bug: &'static str) -> Option<(String, usize)>
 #[test]
 fn checkpoint_restore_fork_and_gc_killed() {
     if require_stepper() {
-        kills(Form::Bounded).settle("checkpoint, restore, fork and gc, killed", 110);
+        kills(Form::Bounded).settle("checkpoint, restore, fork and gc, killed", 62);
     }
 }
 
 #[test]
 fn checkpoint_restore_fork_and_gc_meet_errors() {
     if require_stepper() {
-        errors(Form::Bounded).settle("checkpoint, restore, fork and gc, errors", 80);
+        errors(Form::Bounded).settle("checkpoint, restore, fork and gc, errors", 46);
     }
 }
 
