@@ -156,7 +156,8 @@ fn check(context: &Context, one: &Registration, all: &mut Checked) -> Result<(),
         let files = conformance::FileFixture::new(scratch.path());
         checks.extend(named(conformance::run(&**strategy, &files), "one file: "));
     }
-    if takes(SQLITE) && !one.types().is_empty() {
+    // What serves files too takes a database for one.
+    if takes(SQLITE) && !one.serves(FS_FILE) {
         let journal = conformance::SqliteFixture::new(scratch.path());
         let log = conformance::SqliteFixture::with_log(scratch.path());
         let kinds = [
