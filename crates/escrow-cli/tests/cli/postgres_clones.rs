@@ -136,7 +136,7 @@ const AUDITED: &str = "CREATE TABLE audit (id serial PRIMARY KEY, what text); \
 
 // rule C15, Q2, Q3, Q8
 #[test]
-fn a_clone_meets_what_others_did_meanwhile() {
+fn trap_17_and_18_a_clone_meets_what_others_did_meanwhile() {
     let shop = Shop::with_clones(true);
     // Trap 17: while a client is connected, the server clones nothing; it goes on undisturbed.
     let mut other = psql_command(&shop.server.url("postgres", "shop"));
