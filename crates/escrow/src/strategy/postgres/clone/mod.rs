@@ -175,13 +175,16 @@ impl Clones {
 
     /// Commits what was prepared. What was taken back on the server by hand is made once more: it was decided, and nothing of it is lost.
     fn commit_prepared(&self, held: &HeldIntent, gid: &str, forward: &Release<'_>) -> Result<()> {
-        let settled = self.held.settle(held, gid, true);
-        let (Err(error), Some(xid)) = (&settled, &held.xid) else {
-            return settled.map(drop);
+        let Err(error) = self.held.settle(held, gid, true) else {
+            return Ok(());
         };
-        match self.held.status_of(held, xid) {
-            Ok((Some(status), _)) if status == "aborted" => forward.carry_out("COMMIT").map(drop),
-            Ok(_) | Err(_) => Err(failed("commit", &PgError::link(error.to_string()))),
+        let status = held.xid.as_ref().map(|xid| self.held.status_of(held, xid));
+        match status.transpose() {
+            Ok(Some((Some(status), _))) if status == "aborted" => {
+                forward.carry_out("COMMIT").map(drop)
+            }
+            // What the server says of the commit tells more than that it could not be asked again.
+            Ok(_) | Err(_) => Err(error),
         }
     }
 
@@ -303,7 +306,7 @@ impl Strategy for Clones {
         let mut held = self.held.metadata(NAME, request)?;
         let (host, server) = (self.held.host(), held.server.clone());
         let dir = Dir::open(held.area.as_path())?;
-        let known = serde_json::to_vec(&server).unwrap_or_default();
+        let known = serde_json::to_vec(&server).expect("names and numbers are JSON");
         atomic_file::create(&dir, CLONES.as_bytes(), &known)?;
         let resource = request.target.resource_id;
         let databases = Databases::new(&host, &server, request.plan_id, resource);

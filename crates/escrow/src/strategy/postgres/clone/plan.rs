@@ -131,7 +131,7 @@ pub(super) fn write(
     let written = rows.iter().try_for_each(|swap| writer.write(swap));
     let digest = written.and_then(|()| writer.finish());
     plan.rows = digest.map_err(|error| area.io_error("write", ROWS, &error))?;
-    let text = serde_json::to_vec(&plan).unwrap_or_default();
+    let text = serde_json::to_vec(&plan).expect("texts and numbers are JSON");
     atomic_file::create(&area, PLAN, &text)?;
     intent.plan = blake3::hash(&text).to_hex().to_string();
     Ok(Intent(tree::stored(&intent)))
