@@ -176,3 +176,32 @@ fn ordinary_work_with_unique_values_was_refused() {
     shop.cli.ok("cleanup try");
     shop.assert_no_clone();
 }
+
+/// Two versions of a table are read side by side, a row of each at a time: memory holds what differs, not the table.
+#[test]
+fn a_diff_held_a_thousand_rows_of_both_sides_however_large() {
+    const PEAK: &str = "import resource, subprocess, sys\n\
+                        done = subprocess.run(sys.argv[1:])\n\
+                        print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n\
+                        sys.exit(done.returncode)";
+    let shop = Shop::with_clones(true);
+    shop.sql(
+        "CREATE TABLE page (id int PRIMARY KEY, body text); \
+         INSERT INTO page SELECT g, repeat(g::text, 2 * 1024 * 1024) FROM generate_series(10, 49) g",
+    );
+    let url = shop.clone_plan("try");
+    inside(&url, "UPDATE page SET body = 'short' WHERE id = 30");
+    let mut diff = shop.cli.behind(&["python3", "-c", PEAK], "diff try");
+    let told = diff.output().expect("python3 is there");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    has(&told, ["page/30", "short"]);
+    assert!(!told.contains("page/31"), "{told}");
+    let peak = told.rsplit_once("peak ").map(|(_, kib)| kib.trim());
+    let peak: u64 = peak
+        .and_then(|kib| kib.parse().ok())
+        .expect("it tells the peak");
+    // All rows of one side are 160 MiB.
+    assert!(peak < 100 * 1024, "{} MiB", peak / 1024);
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}

@@ -468,17 +468,31 @@ impl Connection {
         sql: &str,
         mut each: impl FnMut(&[Option<&[u8]>]) -> PgResult<()>,
     ) -> PgResult<()> {
-        self.link.write_all(&wire::query(sql))?;
+        self.ask(sql)?;
+        let mut failed = None;
+        while let Some(frame) = self.next_row()? {
+            if failed.is_none() {
+                let row = wire::columns(&frame.body).ok_or_else(unexpected)?;
+                failed = each(&row).err();
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Sends a query, whose rows are then read one by one.
+    pub(super) fn ask(&mut self, sql: &str) -> PgResult<()> {
+        Ok(self.link.write_all(&wire::query(sql))?)
+    }
+
+    /// The next row of the query that was sent. After the last one, or an error, another can be sent.
+    pub(super) fn next_row(&mut self) -> PgResult<Option<Frame>> {
         let mut failed = None;
         loop {
             let frame = self.next()?;
             match frame.kind {
                 b'E' => failed = failed.or(Some(PgError::said(&frame.body))),
-                b'D' if failed.is_none() => {
-                    let row = wire::columns(&frame.body).ok_or_else(unexpected)?;
-                    failed = each(&row).err();
-                }
-                b'Z' => return failed.map_or(Ok(()), Err),
+                b'D' if failed.is_none() => return Ok(Some(frame)),
+                b'Z' => return failed.map_or(Ok(None), Err),
                 // Nothing of ours copies in.
                 b'G' => self.link.write_all(b"f\0\0\0\x05\0")?,
                 _ => {}
@@ -502,7 +516,7 @@ pub(super) fn cancel(server: &Server, key: (i32, i32)) -> PgResult<()> {
     Ok(())
 }
 
-fn unexpected() -> PgError {
+pub(super) fn unexpected() -> PgError {
     PgError::link("the server gave an answer that was not understood")
 }
 

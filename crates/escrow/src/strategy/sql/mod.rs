@@ -4,6 +4,7 @@
 //! Settings of the database are items of their own (`pragma:user_version`). Whatever the names hold, an item is a plain
 //! path of the resource, and two things never have one item.
 
+pub(super) mod differ;
 pub(super) mod record;
 mod sqlite;
 

@@ -8,13 +8,13 @@
 //!   undo-number   the same of the one that takes it back
 //! ```
 
-use std::collections::BTreeMap;
 use std::io::{BufWriter, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::super::super::error::{Result, StrategyError};
+use super::super::super::sql::differ::Copies;
 use super::super::super::sql::record::{RowReader, RowSwap, RowWriter};
 use super::super::super::sql::{RowKey, table_item, text_change};
 use super::super::super::{Intent, tree};
@@ -153,7 +153,7 @@ impl OpenPlan {
         if blake3::hash(&bytes).to_hex().as_str() != plan.rows {
             return Err(altered(ROWS));
         }
-        let (mut rows, mut copies) = (Vec::new(), BTreeMap::new());
+        let (mut rows, mut copies) = (Vec::new(), Copies::default());
         for swap in RowReader::new(&bytes[..]) {
             let swap = swap.map_err(|_| altered(ROWS))?;
             let table = plan.tables.get(swap.table as usize);

@@ -1,20 +1,21 @@
-//! The rows in which two databases of one server differ: both are read in the order of their keys, side by side, so that memory grows
-//! with what differs and not with a table. A table whose rows have one sum in both is not read.
+//! The rows in which two databases of one server differ. A table whose rows have one sum in both is not read.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::super::sql::differ::{self, Copies, RowCursor};
 use super::super::super::sql::record::RowSwap;
 use super::super::super::sql::{Row, RowKey, identifier, row_change};
-use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::connect::{Connection, PgError, PgResult, literal, unexpected};
 use super::super::holder::changes::{self, Columns, Table, columns, key_of, value};
 use super::super::holder::redo::{RowWriter, sql_value};
+use super::super::wire;
 use crate::model::Change;
 
-/// How many rows are fetched at once.
-const FETCHED: usize = 1000;
+/// How many rows are looked up at once.
+const BATCH: usize = 500;
 
 /// A table that was compared, with the columns that it has in the second database.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -58,7 +59,7 @@ impl Compared {
     }
 
     /// What tells the row of a swap apart.
-    pub(super) fn key(&self, swap: &RowSwap, copies: &mut BTreeMap<String, u32>) -> RowKey {
+    pub(super) fn key(&self, swap: &RowSwap, copies: &mut Copies) -> RowKey {
         let row = swap.before.as_ref().or(swap.after.as_ref());
         key_of(
             row.map(Vec::as_slice).unwrap_or_default(),
@@ -257,63 +258,105 @@ fn sum(
 /// The values of one row as they came.
 type Texts = Vec<Option<Vec<u8>>>;
 
-/// The rows of a table in their order, some at a time.
+/// The rows of a table in the order of their keys, or of all their values. The server sends no more than the link holds until they
+/// are read.
 struct Ordered<'c> {
-    connection: &'c mut Connection,
-    waiting: VecDeque<Texts>,
-    ended: bool,
+    /// None when there is no row any more.
+    connection: Option<&'c mut Connection>,
+    columns: &'c Columns,
+    at: Option<Texts>,
 }
 
 impl<'c> Ordered<'c> {
+    /// A table that is not there has no rows.
     fn open(
-        connection: &'c mut Connection,
-        of: &Compared,
+        mut connection: Option<&'c mut Connection>,
+        of: &'c Compared,
         list: &str,
-        by: &[usize],
     ) -> PgResult<Self> {
+        let columns = &of.columns;
         // By their places: a column of the second database may be none of the first.
-        let by: Vec<String> = by
-            .iter()
+        let by: Vec<String> = ordering(columns)
             .map(|column| format!("textsend(c{column})"))
             .collect();
-        let names: Vec<String> = (0..of.columns.names.len())
+        let names: Vec<String> = (0..columns.names.len())
             .map(|column| format!("c{column}"))
             .collect();
-        let order = match by.is_empty() {
-            true => String::new(),
-            false => format!(" ORDER BY {}", by.join(", ")),
-        };
+        let table = of.table.quoted();
         let rows = match names.is_empty() {
-            true => format!("SELECT FROM ONLY {}", of.table.quoted()),
+            true => format!("SELECT FROM ONLY {table}"),
             false => format!(
-                "SELECT * FROM (SELECT {list} FROM ONLY {}) AS x ({}){order}",
-                of.table.quoted(),
-                names.join(", ")
+                "SELECT * FROM (SELECT {list} FROM ONLY {table}) AS x ({}) ORDER BY {}",
+                names.join(", "),
+                by.join(", ")
             ),
         };
-        let declare = format!("DECLARE escrow_rows NO SCROLL CURSOR FOR {rows}");
-        connection.query(&declare)?;
+        if let Some(connection) = &mut connection {
+            connection.ask(&rows)?;
+        }
         Ok(Self {
             connection,
-            waiting: VecDeque::new(),
-            ended: false,
+            columns,
+            at: None,
         })
     }
+}
 
-    fn next(&mut self) -> PgResult<Option<Texts>> {
-        if self.waiting.is_empty() && !self.ended {
-            let waiting = &mut self.waiting;
-            let fetch = format!("FETCH {FETCHED} FROM escrow_rows");
-            self.connection.each_row(&fetch, |row| {
-                waiting.push_back(row.iter().map(|value| value.map(<[u8]>::to_vec)).collect());
-                Ok(())
-            })?;
-            self.ended = self.waiting.len() < FETCHED;
-            if self.ended {
-                self.connection.query("CLOSE escrow_rows")?;
+/// The columns by which rows are ordered.
+fn ordering(columns: &Columns) -> impl Iterator<Item = usize> {
+    let all = 0..columns.names.len();
+    let keyless = columns.key.is_empty().then_some(all);
+    let key = columns.key.iter().copied();
+    key.chain(keyless.into_iter().flatten())
+}
+
+impl RowCursor for Ordered<'_> {
+    type Error = PgError;
+    type Found = Row;
+
+    fn step(&mut self) -> PgResult<()> {
+        self.at = None;
+        let Some(connection) = &mut self.connection else {
+            return Ok(());
+        };
+        match connection.next_row()? {
+            None => self.connection = None,
+            Some(frame) => {
+                let row = wire::columns(&frame.body).ok_or_else(unexpected)?;
+                self.at = Some(row.iter().map(|value| value.map(<[u8]>::to_vec)).collect());
             }
         }
-        Ok(self.waiting.pop_front())
+        Ok(())
+    }
+
+    fn is_past(&self) -> bool {
+        self.at.is_none()
+    }
+
+    fn order(&self, other: &Self) -> Ordering {
+        let (Some(one), Some(other)) = (&self.at, &other.at) else {
+            return Ordering::Equal;
+        };
+        // Nothing comes last, as the server has it.
+        let order = |column: usize| {
+            let (one, other) = (&one[column], &other[column]);
+            (one.is_none(), one).cmp(&(other.is_none(), other))
+        };
+        let differs = |order: &Ordering| *order != Ordering::Equal;
+        let first = ordering(self.columns).map(order).find(differs);
+        first.unwrap_or(Ordering::Equal)
+    }
+
+    fn is_same(&self, other: &Self) -> PgResult<bool> {
+        Ok(self.at == other.at)
+    }
+
+    fn row(&self) -> PgResult<Row> {
+        let texts = self.at.iter().flatten();
+        let values = texts.zip(&self.columns.reads);
+        Ok(values
+            .map(|(text, read)| value(*read, text.as_deref()))
+            .collect())
     }
 }
 
@@ -324,62 +367,21 @@ fn differing(
     of: &Compared,
     number: usize,
 ) -> PgResult<Vec<Changed>> {
-    let columns = &of.columns;
-    let by: Vec<usize> = match columns.key.is_empty() {
-        true => (0..columns.names.len()).collect(),
-        false => columns.key.clone(),
-    };
-    // Nothing comes last, as the server has it.
-    let order = |one: &Texts, other: &Texts| {
-        let mut all = by.iter().map(|column| (&one[*column], &other[*column]));
-        let differs = |(one, other): (&Option<Vec<u8>>, &Option<Vec<u8>>)| {
-            let order = (one.is_none(), one).cmp(&(other.is_none(), other));
-            (order != Ordering::Equal).then_some(order)
+    let (old, old_list) = old.unzip();
+    let mut old = Ordered::open(old, of, old_list.unwrap_or_default())?;
+    let mut new = Ordered::open(Some(new), of, &list(&of.columns))?;
+    let (mut found, mut copies) = (Vec::new(), Copies::default());
+    differ::compare(&mut old, &mut new, |before, after| {
+        let swap = RowSwap {
+            table: number as u32,
+            rowid: None,
+            before,
+            after,
         };
-        all.find_map(differs).unwrap_or(Ordering::Equal)
-    };
-    let read = |row: Texts| -> Row {
-        let values = row.iter().zip(&columns.reads);
-        let values = values.map(|(text, read)| value(*read, text.as_deref()));
-        values.collect()
-    };
-    let old = old.map(|(old, list)| Ordered::open(old, of, list, &by));
-    let (mut old, all) = (old.transpose()?, list(columns));
-    let mut new = Ordered::open(new, of, &all, &by)?;
-    let mut left = next(&mut old)?;
-    let mut right = new.next()?;
-    let (mut found, mut copies) = (Vec::new(), BTreeMap::new());
-    loop {
-        let which = match (&left, &right) {
-            (None, None) => return Ok(found),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(left), Some(right)) => order(left, right),
-        };
-        let (mut before, mut after) = (None, None);
-        if which != Ordering::Greater {
-            before = left.take();
-            left = next(&mut old)?;
-        }
-        if which != Ordering::Less {
-            after = right.take();
-            right = new.next()?;
-        }
-        if before != after {
-            let swap = RowSwap {
-                table: number as u32,
-                rowid: None,
-                before: before.map(read),
-                after: after.map(read),
-            };
-            let key = of.key(&swap, &mut copies);
-            found.push(Changed { swap, key });
-        }
-    }
-}
-
-fn next(rows: &mut Option<Ordered<'_>>) -> PgResult<Option<Texts>> {
-    rows.as_mut().map_or(Ok(None), Ordered::next)
+        let key = of.key(&swap, &mut copies);
+        found.push(Changed { swap, key });
+    })?;
+    Ok(found)
 }
 
 /// What a table holds now of these rows, by their keys; with every column, or only with those that were there before.
@@ -406,7 +408,7 @@ pub(super) fn present<'k>(
         RowKey::Copy(..) => None,
     };
     let wanted: Vec<String> = keys.filter_map(one).collect();
-    for batch in wanted.chunks(FETCHED / 2) {
+    for batch in wanted.chunks(BATCH) {
         let sql = format!(
             "SELECT {} FROM ONLY {} WHERE ({}) IN ({})",
             list.join(", "),
@@ -417,7 +419,7 @@ pub(super) fn present<'k>(
         connection.each_row(&sql, |row| {
             let values = row.iter().zip(&columns.reads);
             let row: Row = values.map(|(text, read)| value(*read, *text)).collect();
-            found.insert(key_of(&row, columns, &mut BTreeMap::new()), row);
+            found.insert(key_of(&row, columns, &mut Copies::default()), row);
             Ok(())
         })?;
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::super::sql::differ::Copies;
 use super::super::super::sql::{
     RowKey, UNREAD, Value, identifier, row_change, table_item, text_change,
 };
@@ -391,7 +392,7 @@ pub(super) fn drop_present<T>(
 
 /// Rows by what tells them apart: their key, or without one all of them and how often they are there.
 fn keyed(versions: Versions, columns: &Columns) -> BTreeMap<RowKey, Vec<Value>> {
-    let mut copies = BTreeMap::new();
+    let mut copies = Copies::default();
     let key = |(_, row): (String, Vec<Value>)| (key_of(&row, columns, &mut copies), row);
     versions.into_iter().map(key).collect()
 }
@@ -400,14 +401,11 @@ fn keyed(versions: Versions, columns: &Columns) -> BTreeMap<RowKey, Vec<Value>> 
 pub(in crate::strategy::postgres) fn key_of(
     row: &[Value],
     columns: &Columns,
-    copies: &mut BTreeMap<String, u32>,
+    copies: &mut Copies,
 ) -> RowKey {
-    if !columns.key.is_empty() {
-        let values = columns.key.iter().map(|column| row[*column].clone());
-        return RowKey::Values(values.collect());
+    if columns.key.is_empty() {
+        return copies.key(row);
     }
-    let digest = blake3::hash(format!("{row:?}").as_bytes()).to_hex()[..16].to_owned();
-    let number = copies.entry(digest.clone()).or_default();
-    *number += 1;
-    RowKey::Copy(digest, *number)
+    let values = columns.key.iter().map(|column| row[*column].clone());
+    RowKey::Values(values.collect())
 }

@@ -1,8 +1,9 @@
-//! The row differ: what differs between two versions of a database, row by row.
+//! What differs between two versions of a database, row by row.
 //!
 //! Rows with a number are compared in one pass over both tables, in the order of the numbers, where their pages differ at all;
 //! rows of other tables are looked up by their key. Only what differs is held in memory.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::fallible_streaming_iterator::FallibleStreamingIterator;
@@ -12,7 +13,8 @@ use super::connect::Database;
 use super::pages::{ALL, RowRange, differing};
 use super::schema::{CARRIED, Identity, Object, Schema, Table, row, setting, value};
 use crate::model::{Change, Detail, ResourcePath};
-use crate::strategy::error::Result;
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::sql::differ::{Copies, RowCursor, compare, digest};
 use crate::strategy::sql::record::encode;
 use crate::strategy::sql::{Row, RowKey, Value, row_change, row_item, setting_item, text_change};
 
@@ -213,27 +215,19 @@ pub(super) fn each(
 #[derive(Default)]
 struct Deltas {
     list: Vec<Delta>,
-    copies: HashMap<(bool, [u8; 32]), u32>,
+    // A row that goes and an equal one that comes are never both listed.
+    copies: Copies,
 }
 
 impl Deltas {
     /// The key of a row, or the number of this copy of it.
-    fn key(&mut self, table: &Table, rowid: Option<i64>, row: &Row, gone: bool) -> RowKey {
-        match table.key(rowid, row) {
-            Some(key) => RowKey::Values(key),
-            None => {
-                let digest = digest(row);
-                let number = self.copies.entry((gone, digest)).or_default();
-                *number += 1;
-                let text = blake3::Hash::from(digest).to_hex();
-                // A row that goes and an equal one that comes are never both listed.
-                RowKey::Copy(text[..12].to_owned(), *number)
-            }
-        }
+    fn key(&mut self, table: &Table, rowid: Option<i64>, row: &Row) -> RowKey {
+        let key = table.key(rowid, row).map(RowKey::Values);
+        key.unwrap_or_else(|| self.copies.key(row))
     }
 
     fn deleted(&mut self, table: &Table, rowid: Option<i64>, row: Row) {
-        let key = self.key(table, rowid, &row, true);
+        let key = self.key(table, rowid, &row);
         self.list.push(Delta {
             key,
             old: Some(row),
@@ -243,7 +237,7 @@ impl Deltas {
     }
 
     fn inserted(&mut self, table: &Table, rowid: Option<i64>, row: Row) {
-        let key = self.key(table, rowid, &row, false);
+        let key = self.key(table, rowid, &row);
         self.list.push(Delta {
             key,
             old: None,
@@ -260,13 +254,6 @@ impl Deltas {
             new: Some(new.1),
         });
     }
-}
-
-/// The digest of a row.
-pub(super) fn digest(row: &Row) -> [u8; 32] {
-    let mut bytes = Vec::new();
-    row.iter().for_each(|value| encode(value, &mut bytes));
-    *blake3::hash(&bytes).as_bytes()
 }
 
 /// One version of a table, and where it is.
@@ -303,23 +290,42 @@ pub(super) fn rows(old: Version<'_>, new: Version<'_>, places: &[RowRange]) -> R
     }
 }
 
-/// A pass over the rows of one version, with the current one in place.
+/// A pass over the rows of one version in the order of their numbers, with the current one in place.
 struct Cursor<'a> {
+    of: Version<'a>,
     rows: Rows<'a>,
     at: Option<i64>,
 }
 
-impl Cursor<'_> {
-    fn step(&mut self, of: &Database) -> Result<()> {
-        let next = Rows::next(&mut self.rows).map_err(of.failed("read a row"))?;
+impl RowCursor for Cursor<'_> {
+    type Error = StrategyError;
+    type Found = NumberedRow;
+
+    fn step(&mut self) -> Result<()> {
+        let failed = || self.of.0.failed("read a row");
+        let next = Rows::next(&mut self.rows).map_err(failed())?;
         let rowid = next.map(|row| row.get(0)).transpose();
-        self.at = rowid.map_err(of.failed("read a row"))?;
+        self.at = rowid.map_err(failed())?;
         Ok(())
     }
 
-    fn row(&self, of: &Database, table: &Table) -> Result<(Option<i64>, Row)> {
+    fn is_past(&self) -> bool {
+        self.at.is_none()
+    }
+
+    fn order(&self, other: &Self) -> Ordering {
+        self.at.cmp(&other.at)
+    }
+
+    fn is_same(&self, other: &Self) -> Result<bool> {
+        let (database, table) = other.of;
+        same(self, other, table.columns.len()).map_err(database.failed("compare rows"))
+    }
+
+    fn row(&self) -> Result<NumberedRow> {
+        let (database, table) = self.of;
         match self.rows.get() {
-            Some(here) => row(here, table).map_err(of.failed("read a row")),
+            Some(here) => row(here, table).map_err(database.failed("read a row")),
             None => Ok((None, Row::new())),
         }
     }
@@ -344,6 +350,7 @@ fn same(a: &Cursor<'_>, b: &Cursor<'_>, columns: usize) -> rusqlite::Result<bool
     Ok(true)
 }
 
+/// The rows of tables with numbers. Those that are told apart by something else are only collected, and paired at the end.
 fn numbered(old: Version<'_>, new: Version<'_>, places: &[RowRange]) -> Result<Vec<Delta>> {
     let table = new.1;
     let mut found = Deltas::default();
@@ -356,73 +363,31 @@ fn numbered(old: Version<'_>, new: Version<'_>, places: &[RowRange]) -> Result<V
     let mut b = b.map_err(new.0.failed(&what))?;
     for place in places {
         let mut a = Cursor {
+            of: old,
             rows: a.query(*place).map_err(old.0.failed(&what))?,
             at: None,
         };
         let mut b = Cursor {
+            of: new,
             rows: b.query(*place).map_err(new.0.failed(&what))?,
             at: None,
         };
-        side_by_side(
-            (old, &mut a),
-            (new, &mut b),
-            &mut found,
-            &mut gone,
-            &mut come,
-        )?;
+        compare(&mut a, &mut b, |was, is| match (was, is) {
+            (was, is) if table.identity != Identity::Rowid => {
+                gone.extend(was);
+                come.extend(is);
+            }
+            (Some(was), Some(is)) => {
+                let key = is.0.map(Value::Integer).into_iter().collect();
+                found.updated(key, was, is);
+            }
+            (Some((rowid, row)), None) => found.deleted(table, rowid, row),
+            (None, Some((rowid, row))) => found.inserted(table, rowid, row),
+            (None, None) => {}
+        })?;
     }
     pair(table, gone, come, &mut found);
     Ok(found.list)
-}
-
-/// Passes over the rows of two versions in the order of their numbers. Rows that are told apart by something else are only
-/// collected.
-fn side_by_side(
-    ((old, _), a): (Version<'_>, &mut Cursor<'_>),
-    ((new, table), b): (Version<'_>, &mut Cursor<'_>),
-    found: &mut Deltas,
-    gone: &mut Vec<NumberedRow>,
-    come: &mut Vec<NumberedRow>,
-) -> Result<()> {
-    a.step(old)?;
-    b.step(new)?;
-    let by_number = table.identity == Identity::Rowid;
-    loop {
-        match (a.at, b.at) {
-            (None, None) => return Ok(()),
-            (Some(x), Some(y)) if x == y => {
-                let equal = same(a, b, table.columns.len());
-                if !equal.map_err(new.failed("compare rows"))? {
-                    let (was, is) = (a.row(old, table)?, b.row(new, table)?);
-                    match by_number {
-                        true => found.updated(vec![Value::Integer(x)], was, is),
-                        false => {
-                            gone.push(was);
-                            come.push(is);
-                        }
-                    }
-                }
-                a.step(old)?;
-                b.step(new)?;
-            }
-            (Some(x), y) if y.is_none_or(|y| x < y) => {
-                let was = a.row(old, table)?;
-                match by_number {
-                    true => found.deleted(table, was.0, was.1),
-                    false => gone.push(was),
-                }
-                a.step(old)?;
-            }
-            _ => {
-                let is = b.row(new, table)?;
-                match by_number {
-                    true => found.inserted(table, is.0, is.1),
-                    false => come.push(is),
-                }
-                b.step(new)?;
-            }
-        }
-    }
 }
 
 type NumberedRow = (Option<i64>, Row);

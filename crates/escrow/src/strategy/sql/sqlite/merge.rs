@@ -13,6 +13,7 @@ use super::plan::{MergePlan, ObjectSwap, SettingSwap, TableSwap, WholeTable};
 use super::schema::{Schema, Table, setting};
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
+use crate::strategy::sql::differ::digest;
 use crate::strategy::sql::record::RowSwap;
 use crate::strategy::sql::{Row, RowKey, Value, row_item, setting_item, table_item};
 use crate::strategy::unsupported;
@@ -406,14 +407,14 @@ impl<'a> Places<'a> {
             let mut loose: HashMap<[u8; 32], Vec<i64>> = HashMap::new();
             super::diff::each(self.of, self.table, |rowid, row| {
                 if self.table.key(rowid, &row).is_none() {
-                    let same = loose.entry(super::diff::digest(&row)).or_default();
+                    let same = loose.entry(digest(&row)).or_default();
                     same.extend(rowid);
                 }
                 Ok(())
             })?;
             self.loose = Some(loose);
         }
-        let digest = super::diff::digest(content);
+        let digest = digest(content);
         let same = self.loose.as_ref().and_then(|loose| loose.get(&digest));
         let free = same.and_then(|all| all.iter().find(|one| !self.taken.contains(one)));
         Ok(free.map(|rowid| (Some(*rowid), content.clone())))
