@@ -72,7 +72,8 @@ batches = [
     Q("BEGIN"), Q("UPDATE items SET price = 0 WHERE id = 1"), Q("SELECT 1 / 0"), Q("SELECT 1"), Q("COMMIT"),
     Q("SELECT price FROM items WHERE id = 1"), Q("BEGIN; UPDATE items SET price = 9 WHERE id = 2; COMMIT"), Q("BEGIN READ ONLY"),
     Q("DELETE FROM items"), Q("ROLLBACK"), Q("SELECT price FROM items WHERE id = 2"), Q("BEGIN; SELECT 1 / 0"), Q("ROLLBACK"), Q("SAVEPOINT s"),
-    Q("SET standard_conforming_strings = off"), Q("SELECT 'a\\''; SELECT '"), Q("RESET standard_conforming_strings"),
+    Q("SET standard_conforming_strings = off"), Q("SELECT 'a\\''; SELECT ';'"), Q("SELECT 'a\\''; SELECT 1 / 0"), Q("RESET standard_conforming_strings"),
+    Q("INSERT INTO items VALUES (52, E'\\n', 1, 2)"), Q("SELEC E'\\n'"), Q("SELECT E'\\n' FROM nowhere"), Q("SELECT E'\\n'; SELECT E'\\t'"),
     S, X("SELECT 1") + S, X("SELECT 1 / 0") + S, X("INSERT INTO items VALUES (60, 'x', 1)") + X("SELECT 1 / 0") + X("SELECT 2") + S,
     X("SELECT count(*) FROM items") + X("SELECT 2") + S, P("SELECT 3", "three") + S, B("three") + E() + S, B("three") + D() + E() + S,
     P("SELECT 4", "three") + S, B("three") + E() + S, B("four") + E() + S, E("nowhere") + S, X("") + S, X("SELECT 1") + H + X("SELECT 2") + S,
@@ -196,4 +197,59 @@ fn python(script: &str, args: &[&str]) {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// What was read as a text, a comment or a body was a `COMMIT` for the server: it ended the held transaction, and the original had
+/// what the sandbox did.
+// rule Q1, Q3
+#[test]
+fn a_commit_hid_from_the_holder() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    let hidden: [(&str, &[u8]); 7] = [
+        (
+            "standard_conforming_strings = off",
+            b"SELECT 'x\\''; COMMIT; --'",
+        ),
+        (
+            "standard_conforming_strings = on",
+            b"SELECT E'a'\n'\\''; COMMIT; --'",
+        ),
+        (
+            "client_encoding = 'SJIS'",
+            b"SELECT E'\x83\x5c'; COMMIT; --'",
+        ),
+        ("search_path = public", b"SELECT 1 --\r; COMMIT"),
+        ("search_path = public", b"--\rCOMMIT"),
+        ("search_path = public", b"SELECT 1; --\rCOMMIT"),
+        (
+            "search_path = public",
+            b"CREATE TABLE made AS SELECT begin atomic FROM (SELECT 1 AS begin) x; COMMIT; --",
+        ),
+    ];
+    for (setting, sql) in hidden {
+        inside(&url, "UPDATE items SET price = 77 WHERE id = 1");
+        let mut psql = Command::new("psql");
+        psql.args([url.as_str(), "-Xqc", &format!("SET {setting}"), "-c"]);
+        psql.arg(std::ffi::OsStr::from_bytes(sql));
+        let said = psql.output().expect("psql runs");
+        let said = (String::from_utf8_lossy(sql), said);
+        let price = "SELECT price FROM items WHERE id = 1";
+        assert_eq!(shop.server.sql("shop", price), "1.5", "{said:?}");
+        // What it hid in is carried out, or refused; the transaction is held as before.
+        assert_eq!(inside(&url, price), "77", "{said:?}");
+    }
+    // With its backslash read as the server reads it, each statement is what it is.
+    let backslash =
+        "SET standard_conforming_strings = off; UPDATE items SET price = 78 WHERE id = 1";
+    inside(&url, backslash);
+    let several =
+        "BEGIN; UPDATE items SET name = E'it\\'s; COMMIT' WHERE id = 1; COMMIT; SELECT 'C:\\'";
+    inside(&url, several);
+    let sql = "SELECT name, price FROM items WHERE id = 1";
+    assert_eq!(inside(&url, sql), "it's; COMMIT|78");
+    let body = "CREATE FUNCTION two() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT 1; SELECT 2; END; SELECT two()";
+    assert_eq!(inside(&url, body), "2");
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
 }

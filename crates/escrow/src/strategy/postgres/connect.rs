@@ -38,6 +38,9 @@ pub(super) struct PgError {
     pub(super) code: Option<String>,
     pub(super) message: String,
     pub(super) detail: Option<String>,
+    /// Which part of the server said it; in no language.
+    #[serde(default)]
+    pub(super) routine: Option<String>,
 }
 
 impl PgError {
@@ -47,6 +50,7 @@ impl PgError {
             code: None,
             message: message.into(),
             detail: None,
+            routine: None,
         }
     }
 
@@ -59,6 +63,7 @@ impl PgError {
             code: text(b'C'),
             message: text(b'M').unwrap_or_else(|| "the server said no more".to_owned()),
             detail: text(b'D'),
+            routine: text(b'R'),
         }
     }
 

@@ -11,6 +11,7 @@ use super::super::{QueryResult, unsupported};
 use super::connect::{Connection, PgError, PgResult, literal};
 use super::control::CLIENTS_DIR;
 use super::holder::changes::shown;
+use super::lexer::Reading;
 use super::location::{Server, SslMode};
 use super::sql::{Statement, statements};
 use super::{HeldMetadata, NAME, failed};
@@ -50,7 +51,7 @@ pub(super) fn client(of: &HeldMetadata) -> Result<Connection> {
 /// Runs one statement.
 pub(super) fn query(of: &HeldMetadata, statement: &str, read_only: bool) -> Result<QueryResult> {
     let refuse = |what: &str, why: &str| Err(unsupported(NAME, what, why));
-    let parts = statements(statement.as_bytes());
+    let parts = statements(statement.as_bytes(), Reading::USUAL);
     let [(text, kind)] = &parts[..] else {
         return refuse(
             "run it",

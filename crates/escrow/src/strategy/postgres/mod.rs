@@ -14,6 +14,7 @@ mod content;
 mod control;
 mod direct;
 pub(crate) mod holder;
+mod lexer;
 pub(crate) mod location;
 mod session;
 mod sql;

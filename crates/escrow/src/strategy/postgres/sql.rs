@@ -1,4 +1,6 @@
-//! Just enough of SQL: where a statement ends, and what it is about as far as a held transaction cares.
+//! What a statement is about, as far as a held transaction cares.
+
+use super::lexer::{Backslashes, Reading, Word, first_statement};
 
 /// What a statement does to transactions, sessions and the things that cannot be held.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,11 +45,11 @@ const CLONE: &str =
     "in a held transaction it cannot be kept for a commit; do it outside of the sandbox";
 
 /// The statements of a text, without the ends; with what each is.
-pub(super) fn statements(sql: &[u8]) -> Vec<(&[u8], Statement)> {
+pub(super) fn statements(sql: &[u8], reading: Reading) -> Vec<(&[u8], Statement)> {
     let mut found = Vec::new();
     let mut rest = sql;
     while !rest.is_empty() {
-        let (length, words) = first_statement(rest);
+        let (length, words) = first_statement(rest, reading);
         let (one, after) = rest.split_at(length);
         if !words.is_empty() {
             let one = one.strip_suffix(b";").unwrap_or(one);
@@ -60,16 +62,7 @@ pub(super) fn statements(sql: &[u8]) -> Vec<(&[u8], Statement)> {
 
 /// How many bytes the first statement of a text has, with its semicolon.
 pub(super) fn first_end(sql: &[u8]) -> usize {
-    first_statement(sql).0.max(1)
-}
-
-/// A word of a statement: a bare one in lower case, a quoted name, or a sign.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Word {
-    Bare(String),
-    Quoted(String),
-    Text(String),
-    Sign(u8),
+    first_statement(sql, Reading::USUAL).0.max(1)
 }
 
 impl Statement {
@@ -80,144 +73,6 @@ impl Statement {
             Self::Begin(_) | Self::Commit { .. } | Self::Rollback { .. } | Self::Deallocate(None)
         )
     }
-}
-
-impl Word {
-    fn is(&self, word: &str) -> bool {
-        matches!(self, Self::Bare(bare) if bare == word)
-    }
-
-    fn name(&self) -> Option<&str> {
-        match self {
-            Self::Bare(name) | Self::Quoted(name) => Some(name),
-            _ => None,
-        }
-    }
-}
-
-/// How many bytes the first statement has with its semicolon, and its words.
-fn first_statement(sql: &[u8]) -> (usize, Vec<Word>) {
-    let (mut at, mut words, mut parens) = (0, Vec::new(), 0_usize);
-    // The body of a function in standard SQL has semicolons of its own.
-    let mut atomic = 0_usize;
-    while at < sql.len() {
-        let rest = &sql[at..];
-        let taken = match rest {
-            [b';', ..] if parens == 0 && atomic == 0 => return (at + 1, words),
-            [b'-', b'-', ..] => until(rest, 2, b"\n"),
-            [b'/', b'*', ..] => comment(rest),
-            [b'\'', ..] => {
-                let escapes = words.last().is_some_and(|word: &Word| word.is("e"))
-                    && at > 0
-                    && sql[at - 1].eq_ignore_ascii_case(&b'e');
-                let length = quoted(rest, b'\'', escapes);
-                words.push(Word::Text(inner(&rest[..length])));
-                length
-            }
-            [b'"', ..] => {
-                let length = quoted(rest, b'"', false);
-                words.push(Word::Quoted(inner(&rest[..length]).replace("\"\"", "\"")));
-                length
-            }
-            [b'$', ..] => match dollar_tag(rest) {
-                Some(tag) => {
-                    words.push(Word::Text(String::new()));
-                    until(rest, tag, &rest[..tag])
-                }
-                None => 1,
-            },
-            [first, ..] if first.is_ascii_alphabetic() || *first == b'_' || *first >= 0x80 => {
-                let part = |byte: &u8| {
-                    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$') || *byte >= 0x80
-                };
-                let length = rest.iter().take_while(|byte| part(byte)).count();
-                let word = String::from_utf8_lossy(&rest[..length]).to_ascii_lowercase();
-                let routine = words.first().is_some_and(|one| one.is("create"));
-                match word.as_str() {
-                    "atomic" if routine && words.last().is_some_and(|one| one.is("begin")) => {
-                        atomic += 1
-                    }
-                    "case" if atomic > 0 => atomic += 1,
-                    "end" if atomic > 0 => atomic -= 1,
-                    _ => {}
-                }
-                words.push(Word::Bare(word));
-                length
-            }
-            [sign, ..] => {
-                match sign {
-                    b'(' => parens += 1,
-                    b')' => parens = parens.saturating_sub(1),
-                    _ => {}
-                }
-                if !sign.is_ascii_whitespace() && !sign.is_ascii_digit() {
-                    words.push(Word::Sign(*sign));
-                }
-                // A number and the letters in it are one thing.
-                let digits = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric());
-                if sign.is_ascii_digit() {
-                    digits.count()
-                } else {
-                    1
-                }
-            }
-            [] => break,
-        };
-        at += taken.max(1);
-    }
-    (sql.len(), words)
-}
-
-/// How far it is to the end of `end`, sought behind the first `from` bytes.
-fn until(text: &[u8], from: usize, end: &[u8]) -> usize {
-    let found = text[from..]
-        .windows(end.len())
-        .position(|window| window == end);
-    found.map_or(text.len(), |at| from + at + end.len())
-}
-
-/// The length of a comment, which may hold others.
-fn comment(text: &[u8]) -> usize {
-    let (mut depth, mut at) = (0_usize, 0);
-    while at < text.len() {
-        match &text[at..] {
-            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
-            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
-            _ => at += 1,
-        }
-        if depth == 0 {
-            return at;
-        }
-    }
-    text.len()
-}
-
-/// The length of a quoted text; a doubled quote is one of its characters.
-fn quoted(text: &[u8], quote: u8, escapes: bool) -> usize {
-    let mut at = 1;
-    while at < text.len() {
-        match text[at] {
-            b'\\' if escapes => at += 2,
-            byte if byte == quote && text.get(at + 1) == Some(&quote) => at += 2,
-            byte if byte == quote => return at + 1,
-            _ => at += 1,
-        }
-    }
-    text.len()
-}
-
-/// What stands between two quotes.
-fn inner(quoted: &[u8]) -> String {
-    let end = quoted.len().saturating_sub(1).max(1);
-    String::from_utf8_lossy(&quoted[1..end]).into_owned()
-}
-
-/// The length of the tag with which a text in dollars begins.
-fn dollar_tag(text: &[u8]) -> Option<usize> {
-    let inner = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80;
-    let length = text[1..].iter().take_while(|byte| inner(byte)).count();
-    let begins = text.get(1).is_some_and(|byte| !byte.is_ascii_digit());
-    (begins && text.get(1 + length) == Some(&b'$')).then_some(length + 2)
 }
 
 fn refused(what: &str, hint: &'static str) -> Statement {
@@ -235,8 +90,10 @@ fn classify(words: &[Word]) -> Statement {
     };
     let has = |word: &str| words.iter().any(|one| one.is(word));
     let own_name = || {
+        // A name can be written by numbers: U&"…".
+        let coded = |two: &[Word]| two[0] == Word::Sign(b'&') && two[1].name().is_some();
         let mut names = words.iter().skip(1).filter_map(Word::name);
-        names.any(|name| name.to_ascii_lowercase().starts_with(OWN))
+        names.any(|name| name.to_ascii_lowercase().starts_with(OWN)) || words.windows(2).any(coded)
     };
     match at(0) {
         "begin" => Statement::Begin(modes(words)),
@@ -396,8 +253,22 @@ fn modes(words: &[Word]) -> Modes {
     }
 }
 
-/// The first statement of a text that reaches beyond the database that it is sent to, by its first words.
-pub(super) fn reaches_out(mut sql: &[u8]) -> Option<String> {
+/// A statement of a text that reaches beyond the database that it is sent to, however the text is read.
+pub(super) fn reaches_out(sql: &[u8]) -> Option<String> {
+    use Backslashes::{Everywhere, Marked, Nowhere};
+    [Marked, Everywhere, Nowhere]
+        .into_iter()
+        .find_map(|backslashes| {
+            let reading = Reading {
+                backslashes,
+                bodies: false,
+            };
+            reaches_out_as_read(sql, reading)
+        })
+}
+
+/// The first one, by its first words.
+fn reaches_out_as_read(mut sql: &[u8], reading: Reading) -> Option<String> {
     const SHARED: [&str; 7] = [
         "database",
         "group",
@@ -410,7 +281,7 @@ pub(super) fn reaches_out(mut sql: &[u8]) -> Option<String> {
     // What a role owns, and its rights, are also of the server.
     const OUTSIDE: [&str; 4] = ["foreign", "owned", "server", "subscription"];
     while !sql.is_empty() {
-        let (length, words) = first_statement(sql);
+        let (length, words) = first_statement(sql, reading);
         let at = |number: usize| match words.get(number) {
             Some(Word::Bare(word)) => word.as_str(),
             _ => "",
@@ -460,10 +331,11 @@ pub(super) fn may_defer(tag: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lexer::is_certain;
     use super::*;
 
     fn kinds(sql: &str) -> Vec<Statement> {
-        let all = statements(sql.as_bytes());
+        let all = statements(sql.as_bytes(), Reading::USUAL);
         all.into_iter().map(|(_, kind)| kind).collect()
     }
 
@@ -477,11 +349,47 @@ mod tests {
             "select 'a''b;' , U&'d;' , 1.5e3, $1",
         ] {
             let text = format!("{one};select 2");
-            let found = statements(text.as_bytes());
+            let found = statements(text.as_bytes(), Reading::USUAL);
             assert_eq!(found.len(), 2, "{one}: {found:?}");
             assert_eq!(found[0].0, one.as_bytes());
         }
-        assert!(statements(b" ; -- nothing\n;").is_empty());
+        assert!(statements(b" ; -- nothing\n;", Reading::USUAL).is_empty());
+    }
+
+    /// What the server reads as `COMMIT` is found, or the text is not certain.
+    // rule Q1
+    #[test]
+    fn nothing_hides_a_commit() {
+        let commit = Statement::Commit { chain: false };
+        for text in [
+            "-- x\rCOMMIT",
+            "select 1 -- x\r; COMMIT",
+            "\x0bCOMMIT",
+            "; /* /* */ ; */ COMMIT",
+            "select E'a'\n'\\''; COMMIT; --'",
+            "select e'a' -- x\n \n'\\''; COMMIT; --'",
+        ] {
+            assert_eq!(kinds(text).last(), Some(&commit), "{text}");
+        }
+        let hidden = b"select 'x\\''; COMMIT; --'";
+        let off = Reading {
+            backslashes: Backslashes::Everywhere,
+            ..Reading::USUAL
+        };
+        assert_eq!(statements(hidden, off).len(), 2);
+        assert!(!is_certain(hidden));
+        assert!(!is_certain(
+            b"create table t as select begin Atomic from b; commit"
+        ));
+        assert!(is_certain(b"select ';' , $$;$$ -- x"));
+        for text in [
+            "select 'x\\''; prepare transaction 'x'; --'",
+            "select E'\u{83}\\'; prepare transaction 'x'; --'",
+            "create table t as select begin atomic from b; prepare transaction 'x'",
+        ] {
+            let found = reaches_out(text.as_bytes());
+            assert_eq!(found.as_deref(), Some("PREPARE TRANSACTION"), "{text}");
+        }
     }
 
     #[test]

@@ -54,10 +54,27 @@ pub(super) fn put_query(to: &mut Vec<u8>, sql: &[u8]) {
     put(to, b'Q', &body);
 }
 
+/// Says what a setting is.
+pub(super) fn parameter(name: &str, value: &str) -> Frame {
+    let mut body = Vec::new();
+    for text in [name, value] {
+        body.extend(text.bytes());
+        body.push(0);
+    }
+    Frame::new(b'S', body)
+}
+
+/// What closes a statement.
+pub(super) fn close_body(name: &[u8]) -> Vec<u8> {
+    let mut body = vec![b'S'];
+    body.extend_from_slice(name);
+    body.push(0);
+    body
+}
+
 /// Appends the preparation of a statement without parameters.
-pub(super) fn put_parse(to: &mut Vec<u8>, name: &str, sql: &str) {
-    let (name, sql) = (name.as_bytes(), sql.as_bytes());
-    put(to, b'P', &[name, b"\0", sql, b"\0\0\0"].concat());
+pub(super) fn put_parse(to: &mut Vec<u8>, name: &str, sql: &[u8]) {
+    put(to, b'P', &[name.as_bytes(), b"\0", sql, b"\0\0\0"].concat());
 }
 
 /// Appends a prepared statement that leaves the answer to what follows: the server sends nothing before that.

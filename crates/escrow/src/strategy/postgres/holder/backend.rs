@@ -2,13 +2,16 @@
 //! in which they asked.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::control::Answer;
+use super::super::lexer::{Backslashes, Reading};
 use super::super::location::Server;
+use super::super::wire;
 use super::exchange::Exchange;
 use super::redo::Redo;
 
@@ -159,6 +162,53 @@ impl Backend {
         }
         self.applied = Some(wanted.clone());
         Ok(())
+    }
+
+    /// How the server reads a text.
+    pub(super) fn reading(&self) -> Reading {
+        let strings = self
+            .connection
+            .parameters
+            .get("standard_conforming_strings");
+        match strings.is_some_and(|value| value == "on") {
+            true => Reading::USUAL,
+            false => Reading {
+                backslashes: Backslashes::Everywhere,
+                ..Reading::USUAL
+            },
+        }
+    }
+
+    /// Whether the server reads a text as more than one statement, which it prepares none of. What it says else it says again when the
+    /// statement is carried out.
+    pub(super) fn reads_several(&mut self, text: &[u8]) -> PgResult<bool> {
+        // What is not read to the end in a transaction that failed is not carried out either.
+        if self.connection.status == b'E' {
+            return Ok(false);
+        }
+        // It may lock what the statement is about, and waits for nobody.
+        let begin = "SAVEPOINT escrow_read; SET LOCAL lock_timeout = 1";
+        self.connection.query(begin)?;
+        let mut out = Vec::new();
+        wire::put_parse(&mut out, "", text);
+        wire::put(&mut out, b'S', b"");
+        self.connection.link.write_all(&out)?;
+        let read = self.connection.next_row();
+        let back = "ROLLBACK TO SAVEPOINT escrow_read; RELEASE SAVEPOINT escrow_read";
+        // Once more, where a cancel of the client came late.
+        let undone = self.connection.query(back);
+        undone.or_else(|_| self.connection.query(back))?;
+        match read {
+            Err(error) if error.code.is_none() => Err(error),
+            // Of the same code are mistakes that it finds in one statement.
+            Err(error) => {
+                let several = error
+                    .routine
+                    .is_none_or(|routine| routine == "exec_parse_message");
+                Ok(several && error.code.as_deref() == Some("42601"))
+            }
+            Ok(_) => Ok(false),
+        }
     }
 
     /// The settings as they are; of those that no list shows, these.

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::super::connect::{PgError, literal};
+use super::super::lexer::is_certain;
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame, Incoming};
 use super::backend::{Backend, Settings, Turn, Unavailable, WORK};
@@ -276,30 +277,39 @@ impl<'h> Client<'h> {
     /// Carries out the statements of a text.
     fn simple(&mut self, backend: &mut Backend, body: &[u8]) -> Served<()> {
         let text = wire::text(body).map_or(body, |(text, _)| text);
-        let parts = sql::statements(text);
+        let parts = sql::statements(text, backend.reading());
         let plain = |kind: &Statement| {
             use Statement::{Other, Prepare, Rows, Setting};
             matches!(kind, Other | Rows | Setting { .. } | Prepare(_))
         };
         let mut answered = Answered::default();
-        if parts.iter().all(|(_, kind)| plain(kind)) {
+        let certain = is_certain(text);
+        if certain && parts.iter().all(|(_, kind)| plain(kind)) {
             parts.iter().for_each(|(_, kind)| self.note(kind));
-            // With backslashes in texts it may be more than the one statement as which it was read.
-            let strings = backend
-                .connection
-                .parameters
-                .get("standard_conforming_strings");
-            let one = parts.len() == 1 && strings.is_some_and(|value| value == "on");
-            answered = self.piece(backend, text, one)?;
+            answered = self.piece(backend, text, parts.len() == 1)?;
         } else {
             for (text, kind) in &parts {
-                answered = self.one(backend, text, kind)?;
+                let hidden = match certain || kind.is_control() {
+                    true => None,
+                    false => self.hidden(backend, text)?,
+                };
+                answered = self.one(backend, text, hidden.as_ref().unwrap_or(kind))?;
                 if answered.failed {
                     break;
                 }
             }
         }
         self.end_exchange(backend, answered)
+    }
+
+    /// What is said where the server reads more than one statement in the place of one: the others are not known, and could end what is
+    /// held.
+    fn hidden(&self, backend: &mut Backend, text: &[u8]) -> Served<Option<Statement>> {
+        self.holder.turns.opening();
+        Ok(backend.reads_several(text)?.then(|| {
+            let message = "the server reads more than one statement here".to_owned();
+            Statement::Refused("42601", message, "send each statement by itself")
+        }))
     }
 
     /// Carries out one statement.
@@ -494,7 +504,7 @@ impl<'h> Client<'h> {
         self.over(backend, keeps && !failed.failed)?;
         for (name, value) in told.iter().flat_map(|_| &backend.connection.parameters) {
             if told.as_ref().and_then(|told| told.get(name)) != Some(value) {
-                self.send(&parameter(name, value));
+                self.send(&wire::parameter(name, value));
             }
         }
         Ok(failed)
@@ -595,7 +605,7 @@ impl<'h> Client<'h> {
         }
         let mut out = Vec::new();
         for one in self.statements.values() {
-            wire::put(&mut out, b'C', &close_body(&one.name));
+            wire::put(&mut out, b'C', &wire::close_body(&one.name));
         }
         wire::put(&mut out, b'S', b"");
         self.statements.clear();
@@ -670,22 +680,4 @@ fn raise(code: &str, message: &str, hint: Option<&str>) -> Vec<u8> {
     let (code, message) = (literal(code), literal(message));
     format!("DO $escrow$BEGIN RAISE EXCEPTION USING ERRCODE = {code}, MESSAGE = {message}{hint}; END$escrow$")
         .into_bytes()
-}
-
-/// Says what a setting is.
-pub(super) fn parameter(name: &str, value: &str) -> Frame {
-    let mut body = Vec::new();
-    for text in [name, value] {
-        body.extend(text.bytes());
-        body.push(0);
-    }
-    Frame::new(b'S', body)
-}
-
-/// What closes a statement.
-pub(super) fn close_body(name: &[u8]) -> Vec<u8> {
-    let mut body = vec![b'S'];
-    body.extend_from_slice(name);
-    body.push(0);
-    body
 }

@@ -9,9 +9,7 @@ use super::super::connect::PgError;
 use super::super::sql;
 use super::super::wire;
 use super::backend::Backend;
-use super::client::{
-    Answered, Client, Ended, GATHERED, Served, Transaction, close_body, with_hint,
-};
+use super::client::{Answered, Client, Ended, GATHERED, Served, Transaction, with_hint};
 
 /// The names of our statements: prepared, they cost the server a third of what they cost as texts.
 const OWN: [(&str, &str); 3] = [
@@ -65,7 +63,7 @@ impl Exchange {
             client.own_statements = std::mem::take(&mut backend.own_statements);
             let name = if client.own_statements { SAVEPOINT } else { "" };
             if name.is_empty() {
-                wire::put_parse(&mut this.out, name, OWN[0].1);
+                wire::put_parse(&mut this.out, name, OWN[0].1.as_bytes());
             }
             wire::put_execute(&mut this.out, name);
         }
@@ -87,12 +85,12 @@ impl Exchange {
     /// Lets the savepoint go with what was put, unless that fails.
     pub(super) fn release(&mut self, client: &mut Client<'_>) {
         // The answer to this says where the client's answers end.
-        wire::put(&mut self.out, b'C', &close_body(b"escrow_none"));
+        wire::put(&mut self.out, b'C', &wire::close_body(b"escrow_none"));
         client.closing.push_back(true);
         if !client.own_statements {
             for (name, sql) in OWN {
-                wire::put(&mut self.out, b'C', &close_body(name.as_bytes()));
-                wire::put_parse(&mut self.out, name, sql);
+                wire::put(&mut self.out, b'C', &wire::close_body(name.as_bytes()));
+                wire::put_parse(&mut self.out, name, sql.as_bytes());
             }
         }
         if client.has_portals() {

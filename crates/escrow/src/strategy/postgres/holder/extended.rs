@@ -1,10 +1,11 @@
 //! Messages of the extended protocol: prepared statements get names that no other client has, and what begins or ends a
 //! transaction is carried out here. Everything up to a `Sync` is one exchange.
 
+use super::super::lexer::Reading;
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
-use super::client::{Answered, Client, Ended, Prepared, Served, Transaction, close_body};
+use super::client::{Answered, Client, Ended, Prepared, Served, Transaction};
 use super::exchange::Exchange;
 
 /// What is prepared on the server instead of what is carried out here: it has no result, and the server takes it also in a
@@ -165,7 +166,7 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
         }
         b'D' | b'C' if body.first() == Some(&b'S') => {
             let (name, _) = wire::text(&body[1..]).ok_or_else(malformed)?;
-            wire::put(out, frame.kind, &close_body(&name_of(client, name)));
+            wire::put(out, frame.kind, &wire::close_body(&name_of(client, name)));
             if frame.kind == b'C' {
                 client.statements.remove(name);
                 client.closing.push_back(false);
@@ -200,8 +201,8 @@ fn name_of(client: &Client<'_>, name: &[u8]) -> Vec<u8> {
 }
 
 fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], types: &[u8]) {
-    let mut parts = sql::statements(text);
-    // Several are the server's to refuse.
+    let mut parts = sql::statements(text, Reading::USUAL);
+    // Several are the server's to refuse, also where only it reads several.
     let kind = match parts.len() {
         1 => parts.remove(0).1,
         _ => Statement::Other,
@@ -216,7 +217,7 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
         (Some(known), false) => known.clone(),
         (_, true) => {
             let own = format!("escrow_{}_0", client.id).into_bytes();
-            wire::put(out, b'C', &close_body(&own));
+            wire::put(out, b'C', &wire::close_body(&own));
             client.closing.push_back(true);
             own
         }

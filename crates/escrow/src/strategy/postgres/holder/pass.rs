@@ -14,7 +14,6 @@ use super::super::connect::{self, Connection, PgError, literal};
 use super::super::sql::reaches_out;
 use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
-use super::client::parameter;
 use super::startup::check_named;
 
 /// How much is kept for a side that does not read.
@@ -74,7 +73,7 @@ fn begin(
     })?;
     let mut told = wire_of(&Frame::new(b'R', 0_i32.to_be_bytes().to_vec()));
     for (name, value) in &server.parameters {
-        parameter(name, value).put(&mut told);
+        wire::parameter(name, value).put(&mut told);
     }
     let mut key = server.key.0.to_be_bytes().to_vec();
     key.extend(server.key.1.to_be_bytes());

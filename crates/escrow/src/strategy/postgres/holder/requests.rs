@@ -215,6 +215,7 @@ fn check(backend: &mut Backend) -> PgResult<Option<String>> {
                 "the sandbox used temporary objects, and such a transaction cannot be prepared"
                     .to_owned(),
             detail: Some("they were made by a function; `escrow rollback` begins anew".to_owned()),
+            routine: None,
         });
     }
     backend.connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;

@@ -9,7 +9,7 @@ use super::super::connect::{self, CANCEL, PgError};
 use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
 use super::backend::{Settings, Unavailable};
-use super::client::{Client, PATIENCE, Transaction, parameter};
+use super::client::{Client, PATIENCE, Transaction};
 use super::pass;
 
 /// The numbers by which a client asks for encryption, which a private socket does not need.
@@ -164,7 +164,7 @@ fn begin(client: &mut Client<'_>, parameters: &BTreeMap<String, String>) -> Resu
     (client.settings, client.began_with) = (wanted.clone(), wanted);
     client.send(&Frame::new(b'R', 0_i32.to_be_bytes().to_vec()));
     for (name, value) in &backend.connection.parameters {
-        client.send(&parameter(name, value));
+        client.send(&wire::parameter(name, value));
     }
     let mut key = client.id.to_be_bytes().to_vec();
     key.extend(client.holder.secret_of(client.id).to_be_bytes());
