@@ -78,6 +78,8 @@ pub const WALLS: &[&str] = &[
     "no-second-wall",
     // Both of these.
     "both-walls-open",
+    // A terminal is looked at, and then the kernel resizes what has its number by then.
+    "resize-goes-on",
 ];
 
 /// Whether this bug is wanted.

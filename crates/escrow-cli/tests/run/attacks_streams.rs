@@ -205,6 +205,161 @@ fn d26_a_terminal_that_the_command_stopped_hung_the_run() {
     scene.unharmed();
 }
 
+/// Tries to give the terminal another size: by its streams, by the paths in its arguments, by calls in disguise, from a session of
+/// its own while a terminal inside has the number of the user's, and by a number that means another terminal in turn.
+const RESIZE: &str = r#"
+#include <pthread.h>
+#include <sys/wait.h>
+static int inner;
+static struct winsize *size, before;
+static void *swap(void *unused) {
+    for (;;) { dup2(inner, 200); dup2(0, 200); }
+}
+static int changed(const char *how) {
+    struct winsize now;
+    ioctl(0, TIOCGWINSZ, &now);
+    int changed = now.ws_row == size->ws_row;
+    if (changed) printf("changed by %s\n", how);
+    size->ws_row++;
+    return changed;
+}
+int main(int count, char **paths) {
+    int tty = open("/dev/tty", O_RDWR), number = 0, device = 0;
+    /* Below 4 GiB, for calls of 32 bits. */
+    size = mmap(0, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS | 0x40, -1, 0);
+    size->ws_row = 101;
+    setbuf(stdout, 0);
+    ioctl(0, TIOCGWINSZ, &before);
+    for (int fd = 0; fd < 3; fd++) {
+        if (ioctl(fd, TIOCSWINSZ, size) && errno != EPERM) perror("stream");
+        changed("a stream");
+    }
+    for (int at = 1; at < count; at++) {
+        ioctl(open(paths[at], O_RDWR | O_NOCTTY), TIOCSWINSZ, size);
+        changed(paths[at]);
+    }
+    syscall(SYS_ioctl, 1L << 32, TIOCSWINSZ | 1UL << 32, size);
+    changed("high bits");
+#ifdef __x86_64__
+    long answer;
+    __asm__ volatile("int $0x80" : "=a"(answer) : "a"(54L), "b"(0L), "c"((long)TIOCSWINSZ), "d"((long)size) : "memory");
+    changed("a call of 32 bits");
+#endif
+    ioctl(0, 0x80045432, &device);
+    do ioctl(inner = posix_openpt(O_RDWR | O_NOCTTY), TIOCGPTN, &number);
+    while (number < (device & 0xff | device >> 12 & 0xfff00));
+    grantpt(inner); unlockpt(inner);
+    ioctl(inner, TIOCSWINSZ, &before);
+    if (fork() == 0) {
+        setsid();
+        ioctl(tty, TIOCSWINSZ, size);
+        return 0;
+    }
+    wait(0);
+    changed("another session");
+    pthread_t thread;
+    dup2(inner, 200);
+    pthread_create(&thread, 0, swap, 0);
+    int set = 0, refused = 0, raced = 0;
+    for (int tries = 0; (tries < 20000 || !(set && refused)) && tries < 4000000 && !raced; tries++) {
+        if (ioctl(200, TIOCSWINSZ, size) == 0) set++; else if (errno == EPERM) refused++; else perror("race");
+        if (tries % 100 == 99) raced = changed("a race");
+    }
+    puts(set && refused ? "raced" : "no race");
+    puts("tried");
+    return 0;
+}
+"#;
+
+/// Starts the program in front of a terminal. Returns what it said, with the size that the terminal has afterwards.
+fn resize(scene: &Scene, script: &str) -> String {
+    let terminal = Terminal::new(24, 80);
+    let mut command = scene.cli.behind(&["sh", "-c", script], words(""));
+    command.current_dir(&scene.app);
+    let mut child = terminal.start(command);
+    terminal.expect("tried");
+    let mut said = terminal.expect("over");
+    child.wait().expect("it ends");
+    said.insert_str(0, &terminal.text());
+    said
+}
+
+/// The size of the terminal stayed as the command left it: afterwards it cannot be told from a change by the user.
+// attack D43
+#[test]
+fn d43_the_size_of_the_terminal_was_changed_from_inside() {
+    as_user_too();
+    for strategy in STRATEGIES {
+        let scene = Scene::with(strategy, |app| compile(app, "resize", RESIZE));
+        let ways = [
+            "$0 -q run --plan try",
+            "$0 -q run --plan try --allow-userns",
+            // It is on the streams, and controls nothing.
+            "setsid -w $0 -q run --plan try",
+            // There is no overlay of a home directory, and with copies none at all.
+            "env -u HOME $0 -q run --plan try",
+        ];
+        for way in ways {
+            let paths = "/dev/tty /dev/console /proc/self/fd/0";
+            let script = format!("{way} -- ./resize {paths}; stty size; echo over");
+            let said = resize(&scene, &script);
+            assert!(!said.contains("changed"), "{way}: {said}");
+            assert!(said.contains("raced"), "{way}: {said}");
+            has(&said, ["24 80"]);
+        }
+        scene.unharmed();
+    }
+}
+
+/// The control: each of these ways changes it outside, and the race does where the kernel is left to go on.
+#[test]
+fn d43_the_size_is_changed_without_the_wall() {
+    as_user_too();
+    let scene = Scene::with("overlay", |app| compile(app, "resize", RESIZE));
+    let said = resize(
+        &scene,
+        "./resize /dev/tty /proc/self/fd/0; stty size; echo over",
+    );
+    assert_eq!(said.matches("changed by a stream").count(), 3, "{said}");
+    let all = [
+        "/dev/tty",
+        "/proc/self/fd/0",
+        "high bits",
+        "another session",
+        "a race",
+    ];
+    for way in all {
+        has(&said, [&format!("changed by {way}")]);
+    }
+    if !cfg!(feature = "seeded-bugs") {
+        return skip("built without the feature seeded-bugs");
+    }
+    let script =
+        "ESCROW_SEEDED_BUG=resize-goes-on $0 -q run --plan try -- ./resize /dev/tty; echo over";
+    let said = resize(&scene, script);
+    has(&said, ["changed by a race"]);
+    lacks(&said, ["changed by a stream", "changed by /dev/tty"]);
+}
+
+/// A command reached the terminal of another one of its plan.
+// attack D43
+#[test]
+fn d43_the_terminal_of_another_command_is_not_resized() {
+    as_user_too();
+    let scene = Scene::new("overlay");
+    let terminal = Terminal::new(24, 80);
+    let first = in_try("echo ready; read line; stty size; echo over");
+    let mut child = terminal.start(scene.cli.command(first));
+    terminal.expect("ready");
+    // By its name, where it is the first command's, and through `/proc`, where Landlock lets one.
+    let script = "for t in /dev/console /proc/[0-9]*/fd/0; do test -t 0 < $t && stty rows 41 < $t; done 2>&1";
+    let said = scene.cli.run(in_try(script)).stdout_text();
+    has(&said, ["stty: 'standard input': Operation not permitted"]);
+    terminal.talk("\n", &["24 80", "over"]);
+    child.wait().expect("it ends");
+    scene.unharmed();
+}
+
 /// Without a shell that would continue it, a run that stopped with its command hung for ever.
 // attack D26
 #[test]

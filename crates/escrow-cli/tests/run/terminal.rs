@@ -172,6 +172,67 @@ fn the_size_of_the_window_reaches_the_command() {
     terminal.resize(41, 101);
     terminal.expect("41 101");
     child.ends_with(3);
+    // What the user chose stays.
+    let mut after = Command::new("stty");
+    after.arg("size");
+    let after = front(&terminal, after);
+    terminal.expect("41 101");
+    after.ends_with(0);
+}
+
+/// Sizes of terminals that are made inside: set by either end, by another thread, by `/dev/tty` of their session, and seen there.
+const INNER_SIZES: &str = r#"
+import fcntl, os, pty, signal, struct, sys, termios, threading
+def size(fd):
+    return struct.unpack("HHHH", fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
+def set(fd, *size):
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", *size))
+keys, line = pty.openpty()
+for fd, other, wanted in (keys, line, (11, 12, 13, 14)), (line, keys, (21, 22, 0, 0)):
+    set(fd, *wanted)
+    assert size(other) == size(fd) == wanted
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+child, keys = pty.fork()
+if child == 0:
+    print("ready", flush=True)
+    signal.sigwait([signal.SIGWINCH])
+    assert size(0) == (31, 32, 0, 0)
+    if "nested" not in sys.argv:
+        set(os.open("/dev/tty", os.O_RDWR), 41, 42, 0, 0)
+        assert size(1) == (41, 42, 0, 0)
+    os._exit(7)
+assert b"ready" in os.read(keys, 1000)
+thread = threading.Thread(target=lambda: set(keys, 31, 32, 0, 0))
+thread.start()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+for fd, errno in (os.open("/dev/null", os.O_RDWR), 25), (99, 9):
+    try:
+        set(fd, 1, 1, 0, 0)
+        raise SystemExit("it has a size")
+    except OSError as error:
+        assert error.errno == errno, error
+print("fine")
+"#;
+
+#[test]
+fn terminals_that_are_made_inside_can_be_resized() {
+    as_user_too();
+    let (world, cli, terminal) = set_up();
+    write(world.at("app/sizes.py"), INNER_SIZES);
+    let line = "python3 -IS sizes.py";
+    let child = run(&cli, &terminal, line);
+    terminal.expect("fine");
+    child.ends_with(0);
+    cli.says(in_try(line), "fine\n");
+    // Where containers are made inside, they have terminals of their own.
+    let nested = format!(
+        "unshare -Urm sh -ec 'mount -t devpts -o newinstance,ptmxmode=666 inner /dev/pts; {line} nested'"
+    );
+    let script = inside("run --plan try --allow-userns", &nested);
+    let child = front(&terminal, cli.command(script));
+    terminal.expect("fine");
+    child.ends_with(0);
 }
 
 #[test]

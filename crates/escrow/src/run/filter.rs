@@ -63,8 +63,14 @@ const NEW_CGROUP: u32 = libc::CLONE_NEWCGROUP as u32;
 
 /// What would be done to the user's terminal, and stay: typing on behalf of the user (`TIOCSTI`), also by pasting (`TIOCLINUX`),
 /// another line discipline (`TIOCSETD`), by which it takes and shows nothing more; and of a console without a window
-/// `KDSETMODE`, `KDSKBMODE`, `KDSKBMUTE`, `VT_SETMODE`, by which screen or keyboard are gone.
-const TO_TERMINALS: [u32; 7] = [0x5412, 0x541C, 0x5423, 0x4B3A, 0x4B45, 0x4B51, 0x5602];
+/// `KDSETMODE`, `KDSKBMODE`, `KDSKBMUTE`, `VT_SETMODE`, by which screen or keyboard are gone, and `KDFONTOP`, `VT_RESIZE`,
+/// `VT_RESIZEX`, by which it has another size.
+const TO_TERMINALS: [u32; 10] = [
+    0x5412, 0x541C, 0x5423, 0x4B3A, 0x4B45, 0x4B51, 0x5602, 0x4B72, 0x5609, 0x560A,
+];
+
+/// `TIOCSWINSZ`: the size of a terminal.
+const RESIZE: u32 = 0x5414;
 
 /// `F_SETLEASE` and `F_SETDELEG`: processes outside that open the file would wait for the one that holds it.
 const LEASES: [u32; 2] = [1024, 1040];
@@ -190,7 +196,7 @@ pub(super) struct Permitted {
     pub(super) userns: bool,
     /// Whether the network of the machine is.
     pub(super) network: bool,
-    /// Whether a process answers when renames are asked about.
+    /// Whether a process answers when renames and sizes of terminals are asked about.
     pub(super) asked: bool,
 }
 
@@ -237,6 +243,7 @@ fn rules(calls: &Calls, permitted: Permitted) -> Vec<Rule> {
     refuse(&NEW_OTHERS, Answer::Denied);
     if asked {
         refuse(&calls.renames, Answer::Asked);
+        all.push(rule(calls.ioctl, is(1, RESIZE), Answer::Asked));
     }
     all
 }
@@ -278,14 +285,26 @@ pub(super) struct RenameCall {
     pub(super) exchange: bool,
 }
 
-/// The same of a call by its number on a machine, and its arguments.
-pub(super) fn rename_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Option<RenameCall> {
-    let calls = match machine == MACHINES.0 {
+/// The calls of a machine.
+fn calls_of(machine: u32) -> &'static Calls {
+    match machine == MACHINES.0 {
         true => &NATIVE,
         false => &FOREIGN,
-    };
+    }
+}
+
+/// Of which descriptor a call sets the size, and the address of that size.
+pub(super) fn resize_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Option<(i32, u64)> {
+    let [fd, what, address, ..] = arguments;
+    let is_resize = call == calls_of(machine).ioctl && what as u32 == RESIZE;
+    is_resize.then_some((fd as i32, address))
+}
+
+/// The same of a call by its number on a machine, and its arguments.
+pub(super) fn rename_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Option<RenameCall> {
     let [a, b, c, d, flags, _] = arguments;
-    let which = calls.renames.iter().position(|known| *known == call)?;
+    let renames = calls_of(machine).renames;
+    let which = renames.iter().position(|known| *known == call)?;
     let (from, to) = match which {
         0 => ((libc::AT_FDCWD, a), (libc::AT_FDCWD, b)),
         _ => ((a as i32, b), (c as i32, d)),
@@ -383,16 +402,18 @@ mod tests {
     const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
     const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     const UNKNOWN: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    const ASKED: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
     #[test]
     fn each_call_is_answered_as_it_should_be() {
         for userns in [false, true] {
-            let network = userns;
+            let (network, asked) = (userns, !userns);
             let program = program(Permitted {
                 userns,
                 network,
-                asked: false,
+                asked,
             });
+            let asked = if asked { ASKED } else { ALLOWED };
             let nested = if userns { ALLOWED } else { DENIED };
             for (machine, calls) in [(MACHINES.0, &NATIVE), (MACHINES.1, &FOREIGN)] {
                 let ask = |call, arguments| judge(&program, machine, call, arguments);
@@ -409,6 +430,11 @@ mod tests {
                     assert_eq!(ask(calls.ioctl, [0, typed]), DENIED);
                 }
                 assert_eq!(ask(calls.ioctl, [0, 0x5413]), ALLOWED);
+                let resize = u64::from(RESIZE) | 1 << 32;
+                assert_eq!(ask(calls.ioctl, [0, resize]), asked);
+                for call in calls.renames.iter().filter(|call| **call != u32::MAX) {
+                    assert_eq!(ask(*call, [0, 0]), asked, "{call}");
+                }
                 for call in calls.fcntls {
                     assert_eq!(ask(*call, [0, 1024]), DENIED);
                     assert_eq!(ask(*call, [0, 1025]), ALLOWED);

@@ -17,7 +17,9 @@ use rustix::thread::{UnshareFlags, move_into_link_name_space};
 use super::monitor;
 use super::spec::{BuildLocks, RunSpec};
 use super::supervise::{Channel, RunError, at};
-use super::{Event, Request, idmap, mounts, proxy, renames, stand_ins, streams, sys};
+use super::{
+    Event, Request, idmap, mounts, proxy, renames, stand_ins, streams, sys, terminal_size,
+};
 use crate::failpoints;
 use crate::fs::Cause;
 use crate::fs::exposure::ExposureMark;
@@ -413,11 +415,13 @@ fn join(spec: &mut RunSpec, inside: &ProcessIdentity) -> StepResult<Option<Chann
         false => None,
     };
     spec.is_root = last.is_some();
+    // Those inside may then make terminals that are in no file system of ours.
+    let outside = spec.look.userns.then(terminal_size::outside);
     let mut mover = None;
     for (name, namespace) in &namespaces {
         if *name == "pid" && !spec.look.open {
             let user = || last.as_ref().map_or(Ok(()), |(_, user)| go(user));
-            mover = renames::start(spec, &processes, user)?;
+            mover = renames::start(spec, &processes, outside.as_deref(), user)?;
         }
         go(namespace).map_err(at(step()))?;
     }

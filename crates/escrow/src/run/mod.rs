@@ -5,7 +5,7 @@
 //!   └─ launcher: joins the namespaces of the plan, waits for the monitor
 //!        ├─ monitor: starts the command, ends whatever it leaves
 //!        │    └─ the command: no capability, nothing but descriptors 0 to 2
-//!        ├─ mover: looks at renames before the kernel carries them out; not seen inside
+//!        ├─ mover: looks at renames and sizes of terminals before they are carried out; not seen inside
 //!        └─ reaper, if no command was inside yet: makes namespaces and mounts, holds the lock `live`
 //!             └─ process 1: nothing but its place
 //! ```
@@ -38,6 +38,7 @@
 //! | `tls` | the name that a TLS client asks for |
 //! | `filter` | the system calls that commands are refused |
 //! | `renames` | directories of the original can be renamed in an overlay |
+//! | `terminal_size` | the size of the user's terminal is the user's |
 //! | `notify` | how the kernel asks about a call |
 //! | `ask` | questions from inside, answered by the helper program |
 //! | `program` | other programs are started here, and have a time limit |
@@ -67,6 +68,7 @@ mod stand_ins;
 mod streams;
 mod supervise;
 mod sys;
+mod terminal_size;
 mod tls;
 mod unconfined;
 mod walls;

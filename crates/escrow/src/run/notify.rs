@@ -1,7 +1,8 @@
 //! Calls that the kernel asks about before it carries them out (seccomp user notification).
 //!
-//! An answer only ever lets the call go on as it is: the kernel carries it out with the rights of the process that made
-//! it, so what that process changes in its memory meanwhile gains it nothing.
+//! A call that goes on is carried out by the kernel with the rights of the process that made it: what that process changes
+//! meanwhile, in its memory or among its descriptors, gains it nothing, and so nothing can be refused by looking at them. A
+//! call that may have to be refused does not go on: the process that looks carries it out itself, on what it looked at.
 #![allow(
     unsafe_code,
     reason = "the notifications of seccomp and the memory of another process have no safe form"
@@ -10,7 +11,9 @@
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 /// The longest path that the kernel takes, with the byte that ends it.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
@@ -96,11 +99,22 @@ impl HeldCall {
 
     /// Lets the kernel carry the call out.
     pub(super) fn go_on(&self, listener: BorrowedFd<'_>) {
+        self.send(listener, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32);
+    }
+
+    /// Ends the call, which the kernel does not carry out.
+    pub(super) fn finish(&self, listener: BorrowedFd<'_>, result: Result<(), Errno>) {
+        let error = result.map_or_else(|errno| -errno.raw_os_error(), |()| 0);
+        self.send(listener, error, 0);
+    }
+
+    fn send(&self, listener: BorrowedFd<'_>, error: i32, flags: u32) {
+        let (id, val) = (self.id, 0);
         let answer = libc::seccomp_notif_resp {
-            id: self.id,
-            val: 0,
-            error: 0,
-            flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+            id,
+            val,
+            error,
+            flags,
         };
         // SAFETY: the answer is of the kind that the call reads. A process that has ended needs none.
         unsafe {
@@ -112,26 +126,72 @@ impl HeldCall {
         };
     }
 
+    /// Whether the caller is in the session of the process that started this one.
+    pub(super) fn is_in_our_session(&self) -> bool {
+        // SAFETY: these take and return numbers; 0 is a session of which this process sees nothing.
+        unsafe { libc::getsid(self.thread as i32) == libc::getsid(libc::getppid()) }
+    }
+
+    /// What the caller has open by this number; `processes` is the directory of the processes that this one sees.
+    pub(super) fn descriptor(&self, processes: &OwnedFd, number: i32) -> Result<OwnedFd, Errno> {
+        if number < 0 {
+            return Err(Errno::BADF);
+        }
+        let open = |pid: u32, flags: u32| {
+            let pid = Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
+            pidfd_open(pid, PidfdFlags::from_bits_retain(flags))
+        };
+        let process = match open(self.thread, libc::PIDFD_THREAD) {
+            // Before Linux 6.9 only processes can be opened. Nearly every thread has the descriptors of its process.
+            Err(Errno::INVAL) => open(self.process(processes).ok_or(Errno::SRCH)?, 0),
+            opened => opened,
+        };
+        pidfd_getfd(process?, number, PidfdGetfdFlags::empty())
+    }
+
+    /// The process that the caller is a thread of.
+    fn process(&self, processes: &OwnedFd) -> Option<u32> {
+        let path = format!("{}/status", self.thread);
+        let file = openat(processes, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let status = std::io::read_to_string(std::fs::File::from(file)).ok()?;
+        let mut lines = status.lines();
+        lines.find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+    }
+
+    /// The four words that lie at an address of the process.
+    pub(super) fn words_at(&self, address: u64) -> Option<[u16; 4]> {
+        let mut bytes = [0; 8];
+        let all = self.read(&mut bytes, address)? == bytes.len();
+        let [a, b, c, d, e, f, g, h] = bytes;
+        all.then(|| [[a, b], [c, d], [e, f], [g, h]].map(u16::from_ne_bytes))
+    }
+
     /// The path that lies at an address of the process.
     pub(super) fn path_at(&self, address: u64) -> Option<CString> {
         let mut bytes = vec![0; PATH_MAX];
-        let first = (PAGE - address as usize % PAGE).min(PATH_MAX);
+        let length = self.read(&mut bytes, address)?;
+        let end = bytes[..length].iter().position(|byte| *byte == 0)?;
+        bytes.truncate(end);
+        CString::new(bytes).ok()
+    }
+
+    /// Reads what lies at an address of the process, up to the end of its page at least. Returns how much that was.
+    fn read(&self, bytes: &mut [u8], address: u64) -> Option<usize> {
+        let length = bytes.len();
+        let first = (PAGE - address as usize % PAGE).min(length);
         let own = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: PATH_MAX,
+            iov_len: length,
         };
         let part = |offset: usize, iov_len: usize| libc::iovec {
             iov_base: (address as usize).wrapping_add(offset) as *mut libc::c_void,
             iov_len,
         };
-        let theirs = [part(0, first), part(first, PATH_MAX - first)];
+        let theirs = [part(0, first), part(first, length - first)];
         let (ours, thread) = (&raw const own, self.thread as i32);
         // SAFETY: what is read is written into bytes of ours, at most as many as there are; addresses of another process
         // are just numbers here.
         let read = unsafe { libc::process_vm_readv(thread, ours, 1, theirs.as_ptr(), 2, 0) };
-        let length = usize::try_from(read).ok()?;
-        let end = bytes[..length].iter().position(|byte| *byte == 0)?;
-        bytes.truncate(end);
-        CString::new(bytes).ok()
+        usize::try_from(read).ok()
     }
 }

@@ -5,7 +5,7 @@
 //! the kernel carries it out. If it is one of a directory that the kernel would refuse, a directory that lies in the
 //! layer alone first takes its place, with everything that is in it; then the kernel is left to do what it was asked.
 //!
-//! One process for each command looks, with the capabilities of the monitor, since it must find the paths of others. What
+//! One process for each command looks, also at the sizes of terminals ([`terminal_size`]), with the capabilities of the monitor, since it must find the paths of others. What
 //! changes anything is done by a process of its own, behind the walls of the command, so a command that changes its
 //! memory meanwhile has only done what it can do by itself. Both see the files inside, and are not among the processes
 //! there: no command can see or end them, and what pauses those inside waits until a rename is done. The monitor waits too.
@@ -18,12 +18,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{self, AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Stat, Timestamps, Uid};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, geteuid, getpid, set_dumpable_behavior};
+use rustix::stdio::{stderr, stdin, stdout};
+use rustix::termios::isatty;
 
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::notify::{self, HeldCall};
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
-use super::{Event, filter, landlock, sys};
+use super::{Event, filter, landlock, sys, terminal_size};
+use crate::failpoints;
 use crate::fs::areas::HALF_MOVED;
 use crate::model::Network;
 use crate::model::view::View;
@@ -34,21 +37,25 @@ const ROUNDS: usize = 8;
 /// What the kernel calls an overlay.
 const OVERLAY: u64 = 0x794c_7630;
 
-/// Starts the process that looks at renames, if there is an overlay inside; `join` is what it has yet to do to have the
-/// rights of those inside. It ends when the other end of the channel does.
+/// Starts the process that looks at renames, if there is an overlay inside, and at the sizes of terminals, also if the command
+/// is given one; `join` is what it has yet to do to have the rights of those inside. It ends when the other end of the channel
+/// does.
 pub(super) fn start(
     spec: &RunSpec,
     processes: &OwnedFd,
+    outside: Option<&[u64]>,
     join: impl Fn() -> Result<(), Errno>,
 ) -> StepResult<Option<Channel>> {
     let layers = |view: &View| matches!(view, View::Layers(_));
-    if spec.home.is_none() && !spec.views.iter().any(|shown| layers(&shown.view)) {
+    let overlay = spec.home.is_some() || spec.views.iter().any(|shown| layers(&shown.view));
+    let streams = || [stdin(), stdout(), stderr()].into_iter().any(isatty);
+    if !overlay && !spec.terminal && !streams() {
         return Ok(None);
     }
     let (ours, theirs) = Channel::pair()?;
     if sys::fork().map_err(at("watch over renames"))?.is_none() {
         let joined = join().map_err(at("watch over renames"));
-        let status = joined.and_then(|()| look(spec, processes, &theirs));
+        let status = joined.and_then(|()| look(spec, (processes, outside), &theirs));
         sys::exit(status.map_or_else(|failed| report_failure(&theirs, failed), |()| 0));
     }
     Ok(Some(ours))
@@ -65,7 +72,7 @@ pub(super) fn end(mover: &Channel) {
     }
 }
 
-/// Sets the filter of the process that becomes the command. Where the kernel cannot ask, renames are as they are.
+/// Sets the filter of the process that becomes the command. Where the kernel cannot ask, renames and sizes are as they are.
 pub(super) fn filter_calls(spec: &RunSpec, mover: Option<&Channel>) -> Result<(), Errno> {
     if let Some(mover) = mover
         && let Ok(listener) = notify::filter_calls(filter::program(permitted(spec, true)))
@@ -83,7 +90,11 @@ fn permitted(spec: &RunSpec, asked: bool) -> filter::Permitted {
     }
 }
 
-fn look(spec: &RunSpec, processes: &OwnedFd, channel: &Channel) -> StepResult<()> {
+fn look(
+    spec: &RunSpec,
+    (processes, outside): (&OwnedFd, Option<&[u64]>),
+    channel: &Channel,
+) -> StepResult<()> {
     let step = || "watch over renames".to_owned();
     end_with_parent("watch over renames")?;
     sys::leave_terminal().map_err(at(step()))?;
@@ -116,6 +127,13 @@ fn look(spec: &RunSpec, processes: &OwnedFd, channel: &Channel) -> StepResult<()
         let Some(call) = notify::receive(listener).map_err(at(step()))? else {
             continue;
         };
+        if let Some(resize) = filter::resize_of(call.call, call.arguments) {
+            match terminal_size::set(&call, resize, (processes, listener), outside) {
+                Ok(()) if failpoints::bug("resize-goes-on") => call.go_on(listener),
+                set => call.finish(listener, set),
+            }
+            continue;
+        }
         let paths = both_paths(processes, &call).filter(|_| call.waits(listener));
         let changes = paths.filter(|paths| paths.iter().any(RenamedPath::may_need_help));
         match changes.map(|paths| (sys::fork(), paths)) {

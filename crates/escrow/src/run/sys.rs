@@ -97,6 +97,15 @@ pub(super) fn is_exclusive(terminal: BorrowedFd<'_>) -> Result<bool, Errno> {
     check(asked.into()).map(|_| found != 0)
 }
 
+/// The device of a terminal, also of one that was opened as `/dev/tty`.
+pub(super) fn terminal_device(terminal: &OwnedFd) -> Result<u64, Errno> {
+    const TIOCGDEV: u32 = 0x8004_5432;
+    let mut found: libc::c_uint = 0;
+    // SAFETY: the answer is a number of ours.
+    let asked = unsafe { libc::ioctl(terminal.as_raw_fd(), TIOCGDEV as _, &raw mut found) };
+    check(asked.into()).map(|_| found.into())
+}
+
 /// Lets only root open a terminal again, or everyone who may.
 pub(super) fn set_exclusive(terminal: &OwnedFd, exclusive: bool) -> Result<(), Errno> {
     let what = match exclusive {
