@@ -122,6 +122,15 @@ fn what_a_clone_cannot_release_is_refused_by_name() {
         has(&said.stderr_text(), [name, "transaction_rollback"]);
         shop.server.sql("shop", unmake);
     }
+    let bytes =
+        "CREATE DATABASE bytes ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
+    shop.server.sql("postgres", bytes);
+    let url = shop.server.url("postgres", "bytes");
+    let create_bytes = ["plan", "create", "no", "--strategy", "snapshot", "-r", &url];
+    has(
+        &shop.cli.fails(create_bytes, 1),
+        ["SQL_ASCII, database bytes"],
+    );
     shop.server.sql(
         "shop",
         "CREATE TYPE mood AS ENUM ('glad'); CREATE DOMAIN short AS text; GRANT SELECT ON items TO app",

@@ -205,3 +205,49 @@ fn a_diff_held_a_thousand_rows_of_both_sides_however_large() {
     shop.cli.ok("cleanup try");
     shop.assert_no_clone();
 }
+
+/// Whatever tables and columns are called, they are what they are.
+// rule S4, Q4
+#[test]
+fn hostile_names_of_tables_and_columns_pass_through_a_clone() {
+    let names = [
+        "a\nb",
+        "a;b",
+        "it's",
+        "-- Name: x; Type: TABLE; Schema: public; Owner: -",
+        "a\n--\n-- Name: y; Type: TABLE",
+        "%s \\ $$ é",
+        "..",
+        "a/b",
+    ];
+    let quoted = |name: &str| format!("\"{name}\"");
+    let make = |prefix: &str| {
+        let table = |name: &&str| {
+            let (table, column) = (quoted(&format!("{prefix}{name}")), quoted(name));
+            format!(
+                "CREATE TABLE {table} (id int PRIMARY KEY, {column} text); INSERT INTO {table} VALUES (1, 'one');"
+            )
+        };
+        names.iter().map(table).collect::<String>()
+    };
+    let shop = Shop::with_clones(true);
+    shop.sql(&make(""));
+    let url = shop.clone_plan("try");
+    inside(&url, &make("new "));
+    for name in names {
+        inside(
+            &url,
+            &format!("UPDATE {} SET {} = 'two'", quoted(name), quoted(name)),
+        );
+    }
+    shop.cli.ok("commit try");
+    for name in names {
+        for (prefix, value) in [("", "two"), ("new ", "one")] {
+            let table = quoted(&format!("{prefix}{name}"));
+            let found = shop.sql(&format!("SELECT {} FROM {table}", quoted(name)));
+            assert_eq!(found, value, "{table}");
+        }
+    }
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}

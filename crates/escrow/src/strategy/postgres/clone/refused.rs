@@ -29,6 +29,8 @@ const REFUSED: &str = "WITH c AS (SELECT c.*, n.nspname || '.' || c.relname AS n
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid WHERE relkind IN ('r', 'm') \
     AND (t.oid = 1042 AND a.atttypmod = -1 OR t.typbasetype = 1042 AND t.typtypmod = -1) UNION ALL \
     SELECT 'a rule', rulename || ' of ' || named FROM c JOIN pg_catalog.pg_rewrite r ON r.ev_class = c.oid AND rulename <> '_RETURN' UNION ALL \
+    SELECT 'the encoding SQL_ASCII', 'database ' || datname FROM pg_catalog.pg_database \
+    WHERE datname = pg_catalog.current_database() AND encoding = 0 UNION ALL \
     SELECT 'a foreign server', srvname FROM pg_catalog.pg_foreign_server UNION ALL \
     SELECT 'an event trigger', evtname FROM pg_catalog.pg_event_trigger UNION ALL \
     SELECT 'a subscription', subname FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_database d ON d.oid = s.subdbid \
