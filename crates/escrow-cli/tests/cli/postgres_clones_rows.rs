@@ -166,11 +166,11 @@ fn ordinary_work_with_unique_values_was_refused() {
     inside(
         &url,
         "UPDATE pos SET p = 6 WHERE id = 5; UPDATE pos SET p = 5 WHERE id = 4; UPDATE pos SET p = 4 WHERE id = 3; \
-         INSERT INTO node SELECT g, CASE WHEN g < 9000 THEN g + 1 END, repeat('x', 30) FROM generate_series(1, 9000) g",
+         INSERT INTO node SELECT g, CASE WHEN g < 1000 THEN g + 1 END, repeat('x', 400) FROM generate_series(1, 1000) g",
     );
     shop.cli.ok("commit try");
     let sql = "SELECT (SELECT id FROM addr WHERE d), (SELECT string_agg(p::text, ' ' ORDER BY id) FROM pos), count(p) FROM node";
-    assert_eq!(shop.sql(sql), "1|4 5 6|8999");
+    assert_eq!(shop.sql(sql), "1|4 5 6|999");
     shop.cli.ok("undo try");
     assert_eq!(shop.sql(sql), "2|3 4 5|0");
     shop.cli.ok("cleanup try");
@@ -187,21 +187,21 @@ fn a_diff_held_a_thousand_rows_of_both_sides_however_large() {
     let shop = Shop::with_clones(true);
     shop.sql(
         "CREATE TABLE page (id int PRIMARY KEY, body text); \
-         INSERT INTO page SELECT g, repeat(g::text, 2 * 1024 * 1024) FROM generate_series(10, 49) g",
+         INSERT INTO page SELECT g, repeat(g::text, 2 * 1024 * 1024) FROM generate_series(10, 29) g",
     );
     let url = shop.clone_plan("try");
-    inside(&url, "UPDATE page SET body = 'short' WHERE id = 30");
+    inside(&url, "UPDATE page SET body = 'short' WHERE id = 20");
     let mut diff = shop.cli.behind(&["python3", "-c", PEAK], "diff try");
     let told = diff.output().expect("python3 is there");
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    has(&told, ["page/30", "short"]);
-    assert!(!told.contains("page/31"), "{told}");
+    has(&told, ["page/20", "short"]);
+    assert!(!told.contains("page/21"), "{told}");
     let peak = told.rsplit_once("peak ").map(|(_, kib)| kib.trim());
     let peak: u64 = peak
         .and_then(|kib| kib.parse().ok())
         .expect("it tells the peak");
-    // All rows of one side are 160 MiB.
-    assert!(peak < 100 * 1024, "{} MiB", peak / 1024);
+    // All rows of one side are 80 MiB.
+    assert!(peak < 70 * 1024, "{} MiB", peak / 1024);
     shop.cli.ok("cleanup try");
     shop.assert_no_clone();
 }

@@ -1,9 +1,19 @@
-//! Rows in a file: one after the other, each value with its class and its exact bytes. What was written is told by its
-//! digest, so that a file that was altered is never carried out.
+//! What a commit does to a database, in files: a plan, and the rows that change, one after the other, each value with its class and
+//! its exact bytes. What was written is told by its digest, so that a file that was altered is never carried out.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::super::error::{Result as StrategyResult, StrategyError};
 use super::{Row, Value};
+use crate::fs::{Dir, atomic_file};
+use crate::model::ResourcePath;
+use crate::model::text::Location;
+
+const PLAN: &[u8] = b"plan";
+const ROWS: &[u8] = b"rows";
 
 /// One row that a commit changes: where it is, what it is before, and what it is afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,20 +29,20 @@ pub(in crate::strategy) struct RowSwap {
 }
 
 /// Writes swaps, and sums up what was written.
-pub(in crate::strategy) struct RowWriter<W: Write> {
+struct RowWriter<W: Write> {
     to: W,
     hash: blake3::Hasher,
 }
 
 impl<W: Write> RowWriter<W> {
-    pub(in crate::strategy) fn new(to: W) -> Self {
+    fn new(to: W) -> Self {
         Self {
             to,
             hash: blake3::Hasher::new(),
         }
     }
 
-    pub(in crate::strategy) fn write(&mut self, swap: &RowSwap) -> std::io::Result<()> {
+    fn write(&mut self, swap: &RowSwap) -> std::io::Result<()> {
         let mut bytes = swap.table.to_le_bytes().to_vec();
         match swap.rowid {
             None => bytes.push(0),
@@ -49,7 +59,7 @@ impl<W: Write> RowWriter<W> {
     }
 
     /// The digest of everything.
-    pub(in crate::strategy) fn finish(mut self) -> std::io::Result<String> {
+    fn finish(mut self) -> std::io::Result<String> {
         self.to.flush()?;
         Ok(self.hash.finalize().to_hex().to_string())
     }
@@ -90,12 +100,12 @@ pub(in crate::strategy) fn encode(value: &Value, bytes: &mut Vec<u8>) {
 }
 
 /// Reads swaps.
-pub(in crate::strategy) struct RowReader<R: Read> {
+struct RowReader<R: Read> {
     from: BufReader<R>,
 }
 
 impl<R: Read> RowReader<R> {
-    pub(in crate::strategy) fn new(from: R) -> Self {
+    fn new(from: R) -> Self {
         Self {
             from: BufReader::new(from),
         }
@@ -160,6 +170,58 @@ impl<R: Read> Iterator for RowReader<R> {
             Ok(_) => Some(self.swap()),
             Err(error) => Some(Err(error)),
         }
+    }
+}
+
+/// Writes the rows of a commit into its area. Returns their digest.
+pub(in crate::strategy) fn write_rows(area: &Dir, rows: &[RowSwap]) -> StrategyResult<String> {
+    let mut writer = RowWriter::new(BufWriter::new(area.create(ROWS, 0o600)?));
+    let written = rows.iter().try_for_each(|swap| writer.write(swap));
+    let digest = written.and_then(|()| writer.finish());
+    Ok(digest.map_err(|error| area.io_error("write", ROWS, &error))?)
+}
+
+/// Writes the rest of it. Returns its digest.
+pub(in crate::strategy) fn write_plan(area: &Dir, plan: &impl Serialize) -> StrategyResult<String> {
+    let text = serde_json::to_vec(plan).expect("texts and numbers are JSON");
+    atomic_file::create(area, PLAN, &text)?;
+    Ok(blake3::hash(&text).to_hex().to_string())
+}
+
+/// Reads a plan back; `rows` says which digest its rows have.
+pub(in crate::strategy) fn read_plan<T: DeserializeOwned>(
+    area: &Dir,
+    digest: &str,
+    rows: impl FnOnce(&T) -> &str,
+) -> StrategyResult<T> {
+    let mut text = Vec::new();
+    let read = area.file(PLAN)?.0.read_to_end(&mut text);
+    read.map_err(|error| area.io_error("read", PLAN, &error))?;
+    if blake3::hash(&text).to_hex().as_str() != digest {
+        return Err(altered(area, PLAN));
+    }
+    let plan = serde_json::from_slice(&text).map_err(|_| altered(area, PLAN))?;
+    let mut hash = blake3::Hasher::new();
+    let hashed = hash.update_reader(area.file(ROWS)?.0);
+    hashed.map_err(|error| area.io_error("read", ROWS, &error))?;
+    match hash.finalize().to_hex().as_str() == rows(&plan) {
+        true => Ok(plan),
+        false => Err(altered(area, ROWS)),
+    }
+}
+
+/// Its rows, one after the other.
+pub(in crate::strategy) fn read_rows(
+    area: &Dir,
+) -> StrategyResult<impl Iterator<Item = StrategyResult<RowSwap>> + '_> {
+    let failed = |error| StrategyError::from(area.io_error("read", ROWS, &error));
+    Ok(RowReader::new(area.file(ROWS)?.0).map(move |one| one.map_err(failed)))
+}
+
+fn altered(area: &Dir, name: &[u8]) -> StrategyError {
+    let path = area.locate(&ResourcePath::root().join(name));
+    StrategyError::Altered {
+        path: Location::from(path),
     }
 }
 

@@ -8,15 +8,15 @@
 //!   undo-number   the same of the one that takes it back
 //! ```
 
-use std::io::{BufWriter, Read};
+use std::io::Read;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::super::super::error::{Result, StrategyError};
 use super::super::super::sql::differ::Copies;
-use super::super::super::sql::record::{RowReader, RowSwap, RowWriter};
-use super::super::super::sql::{RowKey, table_item, text_change};
+use super::super::super::sql::record::{RowSwap, read_plan, read_rows, write_plan, write_rows};
+use super::super::super::sql::{table_item, text_change};
 use super::super::super::{Intent, tree};
 use super::super::HeldIntent;
 use super::super::connect::{Connection, PgResult, literal};
@@ -27,8 +27,6 @@ use crate::fs::{Dir, atomic_file};
 use crate::model::text::Location;
 use crate::model::{Change, PlanId, ResourceId, ResourcePath};
 
-const PLAN: &[u8] = b"plan";
-const ROWS: &[u8] = b"rows";
 pub(super) const NUMBER: &[u8] = b"number";
 pub(super) const UNDO_NUMBER: &[u8] = b"undo-number";
 
@@ -126,14 +124,8 @@ pub(super) fn write(
     mut intent: ReleaseIntent,
 ) -> Result<Intent> {
     let area = Dir::open(place)?;
-    let file = area.create(ROWS, 0o600)?;
-    let mut writer = RowWriter::new(BufWriter::new(file));
-    let written = rows.iter().try_for_each(|swap| writer.write(swap));
-    let digest = written.and_then(|()| writer.finish());
-    plan.rows = digest.map_err(|error| area.io_error("write", ROWS, &error))?;
-    let text = serde_json::to_vec(&plan).expect("texts and numbers are JSON");
-    atomic_file::create(&area, PLAN, &text)?;
-    intent.plan = blake3::hash(&text).to_hex().to_string();
+    plan.rows = write_rows(&area, rows)?;
+    intent.plan = write_plan(&area, &plan)?;
     Ok(Intent(tree::stored(&intent)))
 }
 
@@ -141,23 +133,15 @@ impl OpenPlan {
     pub(super) fn read(intent: &Intent) -> Result<Self> {
         let intent: ReleaseIntent = tree::parse(&intent.0, "the intent")?;
         let area = Dir::open(intent.area.as_path())?;
-        let altered = |name: &[u8]| StrategyError::Altered {
-            path: Location::from(area.locate(&ResourcePath::root().join(name))),
-        };
-        let text = read_all(&area, PLAN)?;
-        if blake3::hash(&text).to_hex().as_str() != intent.plan {
-            return Err(altered(PLAN));
-        }
-        let plan: ReleasePlan = serde_json::from_slice(&text).map_err(|_| altered(PLAN))?;
-        let bytes = read_all(&area, ROWS)?;
-        if blake3::hash(&bytes).to_hex().as_str() != plan.rows {
-            return Err(altered(ROWS));
-        }
+        let plan = read_plan(&area, &intent.plan, |plan: &ReleasePlan| &plan.rows)?;
         let (mut rows, mut copies) = (Vec::new(), Copies::default());
-        for swap in RowReader::new(&bytes[..]) {
-            let swap = swap.map_err(|_| altered(ROWS))?;
+        for swap in read_rows(&area)? {
+            let swap = swap?;
             let table = plan.tables.get(swap.table as usize);
-            let key: RowKey = table.ok_or_else(|| altered(ROWS))?.key(&swap, &mut copies);
+            let table = table.ok_or_else(|| StrategyError::Damaged {
+                what: "a row belongs to no table".to_owned(),
+            })?;
+            let key = table.key(&swap, &mut copies);
             rows.push(Changed { swap, key });
         }
         Ok(Self {

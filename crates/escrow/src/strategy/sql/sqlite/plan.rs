@@ -11,7 +11,6 @@
 //! Everything in it has a version before and one after. A commit finds the version before and makes the one after;
 //! an undo the other way round.
 
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -21,11 +20,9 @@ use crate::fs::{Dir, atomic_file};
 use crate::model::text::Location;
 use crate::strategy::Intent;
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::sql::record::{RowReader, RowSwap, RowWriter};
+use crate::strategy::sql::record::{RowSwap, read_plan, read_rows, write_plan, write_rows};
 use crate::strategy::tree;
 
-const PLAN: &[u8] = b"plan";
-const ROWS: &[u8] = b"rows";
 pub(super) const BEGUN: &[u8] = b"begun";
 pub(super) const UNDOING: &[u8] = b"undoing";
 pub(super) const NEW: &str = "new.db";
@@ -101,17 +98,11 @@ pub(super) fn write(
     rows: &[RowSwap],
 ) -> Result<Intent> {
     let area = Dir::open(place)?;
-    let file = area.create(ROWS, 0o600)?;
-    let mut writer = RowWriter::new(BufWriter::new(file));
-    let written = rows.iter().try_for_each(|swap| writer.write(swap));
-    let digest = written.and_then(|()| writer.finish());
-    plan.rows = digest.map_err(|error| area.io_error("write", ROWS, &error))?;
-    let text = serde_json::to_vec(&plan).expect("names and digests are JSON");
-    atomic_file::create(&area, PLAN, &text)?;
+    plan.rows = write_rows(&area, rows)?;
     Ok(Intent(tree::stored(&StoredIntent {
         original: Location::from(original),
         area: Location::from(place),
-        plan: blake3::hash(&text).to_hex().to_string(),
+        plan: write_plan(&area, &plan)?,
     })))
 }
 
@@ -123,21 +114,7 @@ impl OpenPlan {
         }
         let stored: StoredIntent = tree::parse(&intent.0, "the intent")?;
         let area = Dir::open(stored.area.as_path())?;
-        let altered = |name: &[u8]| StrategyError::Altered {
-            path: Location::from(area.locate(&crate::model::ResourcePath::root().join(name))),
-        };
-        let text = read_all(&area, PLAN)?;
-        if blake3::hash(&text).to_hex().as_str() != stored.plan {
-            return Err(altered(PLAN));
-        }
-        let plan: MergePlan = serde_json::from_slice(&text).map_err(|_| altered(PLAN))?;
-        let (file, _) = area.file(ROWS)?;
-        let mut hash = blake3::Hasher::new();
-        let hashed = hash.update_reader(file);
-        hashed.map_err(|error| area.io_error("read", ROWS, &error))?;
-        if hash.finalize().to_hex().as_str() != plan.rows {
-            return Err(altered(ROWS));
-        }
+        let plan = read_plan(&area, &stored.plan, |plan: &MergePlan| &plan.rows)?;
         Ok(Some(Self {
             original: stored.original.as_path().to_owned(),
             plan,
@@ -147,9 +124,7 @@ impl OpenPlan {
 
     /// The rows, one after the other.
     pub(super) fn rows(&self) -> Result<impl Iterator<Item = Result<RowSwap>> + '_> {
-        let (file, _) = self.area.file(ROWS)?;
-        let failed = |error| StrategyError::from(self.area.io_error("read", ROWS, &error));
-        Ok(RowReader::new(file).map(move |one| one.map_err(failed)))
+        read_rows(&self.area)
     }
 
     /// The table of a row.
@@ -180,12 +155,4 @@ impl OpenPlan {
     pub(super) fn version(&self, name: &str) -> PathBuf {
         self.area.path().join(name)
     }
-}
-
-fn read_all(area: &Dir, name: &[u8]) -> Result<Vec<u8>> {
-    let (mut file, _) = area.file(name)?;
-    let mut bytes = Vec::new();
-    let read = std::io::Read::read_to_end(&mut file, &mut bytes);
-    read.map_err(|error| area.io_error("read", name, &error))?;
-    Ok(bytes)
 }
