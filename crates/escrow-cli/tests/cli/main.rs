@@ -49,6 +49,7 @@ mod parts;
 mod plans;
 mod plugins;
 mod postgres;
+mod postgres_attacks;
 mod postgres_clones;
 mod postgres_clones_limits;
 mod postgres_clones_rows;

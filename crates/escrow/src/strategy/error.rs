@@ -7,6 +7,18 @@ use crate::model::text::Location;
 /// What a strategy returns.
 pub type Result<T> = std::result::Result<T, StrategyError>;
 
+/// Why a held transaction is gone that nobody ended from outside.
+pub(super) const ENDED_INSIDE: &str =
+    "a statement inside ended it, and what was done in it may be in the original: look there";
+
+/// What became of the changes of a held transaction that is gone.
+fn taken_back(why: &str) -> &'static str {
+    match why == ENDED_INSIDE {
+        true => "",
+        false => ", and the database took its changes back",
+    }
+}
+
 /// A request that a strategy could not fulfil.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "what each one says names its fields")]
@@ -77,9 +89,7 @@ pub enum StrategyError {
         said: String,
     },
     /// What kept the transaction of a sandbox is gone, and with it everything that was done in it.
-    #[error(
-        "the transaction of the sandbox is gone, and the database took its changes back: {why}"
-    )]
+    #[error("the transaction of the sandbox is gone{}: {why}", taken_back(.why))]
     HolderGone { why: String },
     /// The server refused the end of the transaction, which takes it back.
     #[error("the database took the changes back, and they could not be made again: {said}")]

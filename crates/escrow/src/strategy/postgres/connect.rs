@@ -484,6 +484,21 @@ impl Connection {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Takes what the server says by itself; anything else answers nothing that was asked, and no answer can be trusted then.
+    pub(super) fn settle(&mut self) -> PgResult<()> {
+        while let Some(kind) = self.incoming.peek() {
+            if !matches!(kind, b'S' | b'N' | b'A') {
+                let text = "the server said something that answers nothing";
+                return Err(PgError::link(text));
+            }
+            match self.incoming.next()? {
+                Some(frame) => self.note(&frame),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
     /// Sends a query, whose rows are then read one by one.
     pub(super) fn ask(&mut self, sql: &str) -> PgResult<()> {
         Ok(self.link.write_all(&wire::query(sql))?)
@@ -537,13 +552,27 @@ fn zero_ended(bytes: &[u8]) -> Vec<u8> {
     all
 }
 
-/// A text as SQL takes it, whatever the server makes of backslashes (rule S4).
+/// A text as SQL takes it, whatever the server makes of backslashes, and in which encoding ever it reads (rule S4).
 pub(super) fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
-    match quoted.contains('\\') {
-        true => format!("E'{}'", quoted.replace('\\', "\\\\")),
-        false => format!("'{quoted}'"),
+    if quoted.is_ascii() && !quoted.contains('\\') {
+        return format!("'{quoted}'");
     }
+    let escaped = quoted.chars().map(|one| match one {
+        '\\' => "\\\\".to_owned(),
+        one if one.is_ascii() => one.to_string(),
+        one => format!("\\U{:08x}", u32::from(one)),
+    });
+    format!("E'{}'", escaped.collect::<String>())
+}
+
+/// A statement by which the server says an error.
+pub(super) fn raise(code: &str, message: &str, hint: Option<&str>) -> String {
+    let hint = hint.map_or_else(String::new, |hint| format!(", HINT = {}", literal(hint)));
+    let (code, message) = (literal(code), literal(message));
+    let body =
+        format!("BEGIN RAISE EXCEPTION USING ERRCODE = {code}, MESSAGE = {message}{hint}; END");
+    format!("DO {}", literal(&body))
 }
 
 #[cfg(test)]

@@ -26,15 +26,17 @@ impl Reading {
     };
 }
 
-/// Whether there is only one way to read a text. What a text with backslashes is depends on settings and encodings, and a body is
-/// told by two words that can also be names: the server has to say whether it is one statement.
+/// Whether there is only one way to read a text. What a backslash is depends on settings, what a byte beyond ASCII is on encodings, what
+/// a dollar is on the signs around it, and a body is told by two words that can also be names: of other texts the server has to say
+/// whether they are one statement.
 pub(super) fn is_certain(sql: &[u8]) -> bool {
     let body = b"atomic";
     let has_body = || {
         let mut parts = sql.windows(body.len());
         parts.any(|part| part.eq_ignore_ascii_case(body))
     };
-    !sql.contains(&b'\\') && !has_body()
+    let plain = |byte: &u8| matches!(byte, b'\t' | b'\n' | b' '..=b'~') && !b"\\$".contains(byte);
+    sql.iter().all(plain) && !has_body()
 }
 
 /// A word of a statement: a bare one in lower case, a quoted name, or a sign.

@@ -41,6 +41,9 @@ pub(super) struct Modes {
 /// Names of savepoints and prepared transactions that are ours.
 pub(super) const OWN: &str = "escrow_";
 
+/// The setting that says which role a session has.
+pub(super) const SESSION_USER: &str = "session_authorization";
+
 const CLONE: &str =
     "in a held transaction it cannot be kept for a commit; do it outside of the sandbox";
 
@@ -90,10 +93,8 @@ fn classify(words: &[Word]) -> Statement {
     };
     let has = |word: &str| words.iter().any(|one| one.is(word));
     let own_name = || {
-        // A name can be written by numbers: U&"…".
-        let coded = |two: &[Word]| two[0] == Word::Sign(b'&') && two[1].name().is_some();
         let mut names = words.iter().skip(1).filter_map(Word::name);
-        names.any(|name| name.to_ascii_lowercase().starts_with(OWN)) || words.windows(2).any(coded)
+        names.any(|name| name.to_ascii_lowercase().starts_with(OWN)) || is_coded(words)
     };
     match at(0) {
         "begin" => Statement::Begin(modes(words)),
@@ -125,7 +126,7 @@ fn classify(words: &[Word]) -> Statement {
             "PREPARE TRANSACTION",
             "`escrow commit` prepares and commits what the sandbox holds",
         ),
-        "prepare" | "execute" if starts_own(words.get(1)) => {
+        "prepare" | "execute" if starts_own(words.get(1)) || is_coded(words) => {
             let text = format!("names of prepared statements that begin with {OWN} are not yours");
             Statement::Refused("26000", text, "take another name")
         }
@@ -148,6 +149,10 @@ fn classify(words: &[Word]) -> Statement {
             "use an ordinary table in the sandbox, or a temporary one outside of it",
         ),
         "create" if has("pg_temp") => refused("a temporary object", CLONE),
+        "deallocate" if is_coded(words) => {
+            let text = "names that are written by numbers are not known here".to_owned();
+            Statement::Refused("26000", text, "write the name itself")
+        }
         "deallocate" => {
             let skip = usize::from(at(1) == "prepare") + 1;
             match words.get(skip).and_then(Word::name) {
@@ -168,9 +173,13 @@ fn classify(words: &[Word]) -> Statement {
             let parts: Vec<&str> = dotted.filter_map(Word::name).collect();
             // `SET a.b TO x` and `SET a TO x`: what is set is before the sign or the word.
             let name = parts.iter().take_while(|part| **part != "to").copied();
-            Statement::Setting {
-                local: at(1) == "local",
-                name: Some(name.collect::<Vec<_>>().join(".")),
+            let name = name.collect::<Vec<_>>().join(".");
+            match name.eq_ignore_ascii_case(SESSION_USER) || is_coded(words) {
+                true => refused("SET SESSION AUTHORIZATION", "use SET ROLE"),
+                false => Statement::Setting {
+                    local: at(1) == "local",
+                    name: Some(name),
+                },
             }
         }
         "select" if has("into") && (has("temp") || has("temporary")) => {
@@ -207,6 +216,17 @@ fn is_temporary(first: &str, second: &str, third: &str) -> bool {
         "or" => temporary(third),
         _ => temporary(first),
     }
+}
+
+/// Whether a name may be written by numbers, `U&"…"`, so that it is not what it says.
+fn is_coded(words: &[Word]) -> bool {
+    // It is among the first words of the statements that are asked about.
+    words
+        .iter()
+        .take(6)
+        .collect::<Vec<_>>()
+        .windows(3)
+        .any(|three| matches!(three, [u, Word::Sign(b'&'), Word::Quoted(_)] if u.is("u")))
 }
 
 fn starts_own(word: Option<&Word>) -> bool {
@@ -310,13 +330,6 @@ fn reaches_out_as_read(mut sql: &[u8], reading: Reading) -> Option<String> {
     None
 }
 
-/// Whether statements of this kind only look, or set something.
-pub(super) fn only_looked(tag: &[u8]) -> bool {
-    [b"SELECT".as_slice(), b"SHOW", b"SET", b"RESET", b"FETCH"]
-        .iter()
-        .any(|known| tag.starts_with(known))
-}
-
 /// Whether statements of this kind may have made a constraint that is checked late.
 pub(super) fn may_defer(tag: &[u8]) -> bool {
     [
@@ -381,7 +394,14 @@ mod tests {
         assert!(!is_certain(
             b"create table t as select begin Atomic from b; commit"
         ));
-        assert!(is_certain(b"select ';' , $$;$$ -- x"));
+        for text in [
+            "select 1 as a\u{8b}[$$; commit; --$$",
+            "select 1a$$; commit; --$$",
+            "select $$;$$",
+        ] {
+            assert!(!is_certain(text.as_bytes()), "{text}");
+        }
+        assert!(is_certain(b"select ';' , \"x;\" /* ; */ -- x"));
         for text in [
             "select 'x\\''; prepare transaction 'x'; --'",
             "select E'\u{83}\\'; prepare transaction 'x'; --'",

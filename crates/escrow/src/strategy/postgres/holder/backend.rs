@@ -11,6 +11,7 @@ use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::control::Answer;
 use super::super::lexer::{Backslashes, Reading};
 use super::super::location::Server;
+use super::super::sql::SESSION_USER;
 use super::super::wire;
 use super::exchange::Exchange;
 use super::redo::Redo;
@@ -126,7 +127,7 @@ impl Backend {
         self.connection.query(&format!(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE; SET TRANSACTION SNAPSHOT {snapshot}"
         ))?;
-        let deferrable = "SELECT EXISTS (SELECT FROM pg_constraint WHERE condeferrable)";
+        let deferrable = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE condeferrable)";
         self.deferrable = self.connection.value(deferrable)?.as_deref() == Some("t");
         (self.began, self.prepared) = (Instant::now(), None);
         self.checkpoints.clear();
@@ -141,18 +142,29 @@ impl Backend {
         self.begin()
     }
 
+    /// Gives the session the settings of the engine, whatever a client made of those that are known.
+    pub(super) fn apply_own(&mut self) -> PgResult<()> {
+        self.applied = None;
+        self.apply(&own_settings())
+    }
+
     /// Gives the session the settings of a client.
     pub(super) fn apply(&mut self, wanted: &Settings) -> PgResult<()> {
         if self.applied.as_ref() == Some(wanted) {
             return Ok(());
         }
         let mut sql =
-            "SAVEPOINT escrow_set; SELECT set_config('role', 'none', false); RESET ALL;".to_owned();
-        let (roles, others): (Vec<_>, Vec<_>) =
-            wanted.iter().partition(|(name, _)| *name == "role");
-        for (name, value) in others.into_iter().chain(roles) {
+            "SAVEPOINT escrow_set; RESET SESSION AUTHORIZATION; SET ROLE NONE; RESET ALL;"
+                .to_owned();
+        // With these two other names, or other rights, could be meant.
+        let (last, others): (Vec<_>, Vec<_>) = wanted
+            .iter()
+            .partition(|(name, _)| matches!(name.as_str(), "role" | "search_path"));
+        for (name, value) in others.into_iter().chain(last.into_iter().rev()) {
             let (name, value) = (literal(name), literal(value));
-            sql.push_str(&format!("SELECT set_config({name}, {value}, false);"));
+            sql.push_str(&format!(
+                "SELECT pg_catalog.set_config({name}, {value}, false);"
+            ));
         }
         sql.push_str("RELEASE SAVEPOINT escrow_set");
         if let Err(error) = self.connection.query(&sql) {
@@ -182,13 +194,13 @@ impl Backend {
     /// Whether the server reads a text as more than one statement, which it prepares none of. What it says else it says again when the
     /// statement is carried out.
     pub(super) fn reads_several(&mut self, text: &[u8]) -> PgResult<bool> {
-        // What is not read to the end in a transaction that failed is not carried out either.
-        if self.connection.status == b'E' {
-            return Ok(false);
+        // Also in a transaction that failed: `ROLLBACK TO` would mend it, and what comes behind is carried out.
+        let sound = self.connection.status == b'T';
+        if sound {
+            // It may lock what the statement is about, and waits for nobody.
+            let begin = "SAVEPOINT escrow_read; SET LOCAL lock_timeout = 1";
+            self.connection.query(begin)?;
         }
-        // It may lock what the statement is about, and waits for nobody.
-        let begin = "SAVEPOINT escrow_read; SET LOCAL lock_timeout = 1";
-        self.connection.query(begin)?;
         let mut out = Vec::new();
         wire::put_parse(&mut out, "", text);
         wire::put(&mut out, b'S', b"");
@@ -196,8 +208,10 @@ impl Backend {
         let read = self.connection.next_row();
         let back = "ROLLBACK TO SAVEPOINT escrow_read; RELEASE SAVEPOINT escrow_read";
         // Once more, where a cancel of the client came late.
-        let undone = self.connection.query(back);
-        undone.or_else(|_| self.connection.query(back))?;
+        if sound {
+            let undone = self.connection.query(back);
+            undone.or_else(|_| self.connection.query(back))?;
+        }
         match read {
             Err(error) if error.code.is_none() => Err(error),
             // Of the same code are mistakes that it finds in one statement.
@@ -229,6 +243,7 @@ impl Backend {
         // The modes of a transaction are no settings of a session.
         let kept = |(name, value): &(String, String)| match name.as_str() {
             "role" => value != "none",
+            SESSION_USER => false,
             name => !name.starts_with("transaction_"),
         };
         Ok(pairs.filter(kept).collect())
@@ -308,10 +323,19 @@ impl Turns {
             {
                 queue.waiting.pop_front();
                 queue.owner = Some(who);
-                return Ok(Turn {
+                drop(queue);
+                let mut turn = Turn {
                     turns: self,
                     backend: Some(backend),
-                });
+                };
+                let settled = turn
+                    .backend()
+                    .and_then(|backend| backend.connection.settle());
+                let Err(error) = settled else {
+                    return Ok(turn);
+                };
+                turn.lose(&error.to_string());
+                return Err(Unavailable::Lost(error.to_string()));
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {

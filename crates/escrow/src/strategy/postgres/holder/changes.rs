@@ -139,7 +139,7 @@ fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> Pg
         let before = format!("{kind} {name}");
         let why = match table.readable {
             true => "it is locked",
-            false => "this role may not read it, or it was never filled",
+            false => "this role may not read all of it, or it was never filled",
         };
         let after = format!("{kind} {name}: its rows could not be read: {why}");
         let change = text_change(path, kind, Some(&before), Some(&after));
@@ -178,13 +178,13 @@ pub(super) fn digest_of(what: &str) -> String {
 /// What the transaction has a writing lock on.
 fn locked(connection: &mut Connection) -> PgResult<Vec<Table>> {
     let sql = "SELECT c.oid::text, n.nspname, c.relname, c.relkind, bool_or(l.mode = 'AccessExclusiveLock')::text, \
-               (c.relispopulated AND pg_catalog.has_table_privilege(c.oid, 'SELECT'))::text \
-               FROM pg_catalog.pg_locks l \
+               (c.relispopulated AND pg_catalog.has_table_privilege(c.oid, 'SELECT') \
+               AND NOT pg_catalog.row_security_active(c.oid))::text FROM pg_catalog.pg_locks l \
                JOIN pg_catalog.pg_class c ON c.oid = l.relation \
                JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted \
                AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') \
-               AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' \
+               AND n.nspname !~ '^pg_' \
                GROUP BY 1, 2, 3, 4, 6 ORDER BY 2, 3";
     listed(connection, sql)
 }

@@ -6,7 +6,9 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::super::connect::{PgError, literal};
+use super::super::super::error::ENDED_INSIDE;
+use super::super::super::sql::identifier;
+use super::super::connect::{PgError, raise};
 use super::super::lexer::is_certain;
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame, Incoming};
@@ -34,10 +36,6 @@ const CHECK_LATE: &str = "DO $escrow$ DECLARE late pg_catalog.text; later pg_cat
     WHERE d.conname = c.conname AND d.connamespace = c.connamespace AND NOT d.condeferrable)) o; \
     IF late IS NOT NULL THEN EXECUTE pg_catalog.format('SET CONSTRAINTS %s IMMEDIATE', late); END IF; \
     IF later IS NOT NULL THEN EXECUTE pg_catalog.format('SET CONSTRAINTS %s DEFERRED', later); END IF; END $escrow$; ";
-
-/// Only tries it: cheaper, for a transaction that wrote at most by a function that it called.
-const TRY_LATE: &str = "SAVEPOINT escrow_check; SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK TO SAVEPOINT escrow_check; \
-    RELEASE SAVEPOINT escrow_check; ";
 
 /// What a client's own transaction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,8 +106,6 @@ pub(super) struct Client<'h> {
     pub(super) named: u64,
     /// Whether a portal was made that has a name.
     pub(super) portal_named: bool,
-    /// Whether a statement of the current transaction was more than a look.
-    pub(super) wrote: bool,
     /// Whether a statement of it was of another kind than those that read and write rows.
     pub(super) odd: bool,
     /// It went: nothing is sent to it any more.
@@ -130,7 +126,12 @@ impl<'h> Client<'h> {
             if let Some(turn) = turn.as_mut() {
                 turn.lose(&why);
             }
-            let hint = "the database took everything back that was done in the sandbox; `escrow rollback` begins anew";
+            let hint = match why == ENDED_INSIDE {
+                true => "`escrow rollback` begins anew",
+                false => {
+                    "the database took everything back that was done in the sandbox; `escrow rollback` begins anew"
+                }
+            };
             self.send(&wire::error_frame("FATAL", "57P01", &why, Some(hint)));
             match self.flush() {
                 // It is told if it is still there.
@@ -327,21 +328,23 @@ impl<'h> Client<'h> {
         let explicit = self.transaction == Transaction::Explicit;
         match kind {
             // The server itself says it, so that everything that follows is as after any error.
-            Statement::Refused(code, message, hint) => Some(raise(code, message, Some(hint))),
+            Statement::Refused(code, message, hint) => {
+                Some(raise(code, message, Some(hint)).into_bytes())
+            }
             Statement::InTransaction(what) if !explicit => {
                 let text = format!("{what} can only be used in transaction blocks");
-                Some(raise("25P01", &text, None))
+                Some(raise("25P01", &text, None).into_bytes())
             }
             Statement::Deallocate(Some(name))
                 if name.starts_with(sql::OWN) && !self.statements.contains_key(name.as_bytes()) =>
             {
                 let text = format!("prepared statement \"{name}\" does not exist");
-                Some(raise("26000", &text, None))
+                Some(raise("26000", &text, None).into_bytes())
             }
             Statement::Deallocate(Some(name)) => {
                 let known = self.statements.remove(name.as_bytes())?;
                 let name = String::from_utf8_lossy(&known.name).into_owned();
-                Some(format!("DEALLOCATE \"{name}\"").into_bytes())
+                Some(format!("DEALLOCATE {}", identifier(&name)).into_bytes())
             }
             // What is held gives at least as much isolation.
             Statement::SetTransaction(modes) if !modes.serializable => {
@@ -485,7 +488,7 @@ impl<'h> Client<'h> {
         let back = format!("ROLLBACK TO SAVEPOINT {WORK}; RELEASE SAVEPOINT {WORK}");
         let mut sql = String::new();
         if keeps && backend.deferrable {
-            sql.push_str(if self.wrote { CHECK_LATE } else { TRY_LATE });
+            sql.push_str(CHECK_LATE);
         }
         if self.has_portals() {
             sql.push_str("CLOSE ALL; ");
@@ -519,7 +522,7 @@ impl<'h> Client<'h> {
     pub(super) fn over(&mut self, backend: &mut Backend, kept: bool) -> Served<()> {
         let explicit = self.transaction == Transaction::Explicit;
         (self.transaction, self.open) = (Transaction::None, false);
-        (self.portal_named, self.wrote, self.odd) = (false, false, false);
+        (self.portal_named, self.odd) = (false, false);
         self.portals.clear();
         let set = std::mem::take(&mut self.set);
         match kept && !set.is_empty() {
@@ -672,12 +675,4 @@ pub(super) fn with_hint(frame: Frame) -> Frame {
     }
     fields.push((b'H', HINT.to_owned()));
     Frame::new(b'E', wire::fields_body(&fields))
-}
-
-/// A statement by which the server says an error.
-fn raise(code: &str, message: &str, hint: Option<&str>) -> Vec<u8> {
-    let hint = hint.map_or_else(String::new, |hint| format!(", HINT = {}", literal(hint)));
-    let (code, message) = (literal(code), literal(message));
-    format!("DO $escrow$BEGIN RAISE EXCEPTION USING ERRCODE = {code}, MESSAGE = {message}{hint}; END$escrow$")
-        .into_bytes()
 }

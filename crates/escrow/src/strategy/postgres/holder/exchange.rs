@@ -5,6 +5,7 @@ use std::io::ErrorKind::{Interrupted, WouldBlock};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use super::super::super::error::ENDED_INSIDE;
 use super::super::connect::PgError;
 use super::super::sql;
 use super::super::wire;
@@ -21,6 +22,9 @@ const SAVEPOINT: &str = "escrow_savepoint";
 const CLOSE: &str = "escrow_close";
 const RELEASE: &str = "escrow_release";
 
+/// What the server answers to the last two.
+const CLOSED: [&[u8]; 2] = [b"CLOSE CURSOR ALL\0", b"RELEASE\0"];
+
 /// A message exchange on its way.
 #[derive(Default)]
 pub(super) struct Exchange {
@@ -34,8 +38,12 @@ pub(super) struct Exchange {
     releasing: bool,
     /// How often the server will say that it is ready.
     awaited: usize,
-    /// The server takes a copy in, or did.
-    pub(super) copying: bool,
+    /// The server takes a copy in.
+    copying: bool,
+    /// The `Sync` that was sent is passed over by the server, which took a copy in then: it waits for another one.
+    passed_over: bool,
+    /// The end of a copy was sent since the last statement, before the server took it in.
+    pub(super) early: bool,
     /// The server is ready.
     pub(super) ready: bool,
     pub(super) answered: Answered,
@@ -127,18 +135,15 @@ impl Exchange {
         backend: &mut Backend,
     ) -> Served<Answered> {
         self.listens = false;
-        if !self.synced {
-            wire::put(&mut self.out, b'S', b"");
-        }
-        let mut told = false;
+        let mut sync = !self.synced;
         while !self.ready {
-            if self.copying && !told {
+            if std::mem::take(&mut self.copying) {
                 wire::put(&mut self.out, b'f', b"the client is gone\0");
-                // The one before was taken for a part of the copy.
-                if self.extended {
-                    wire::put(&mut self.out, b'S', b"");
-                }
-                told = true;
+                sync |= self.passed_over;
+            }
+            if std::mem::take(&mut sync) || (self.passed_over && !self.copying) {
+                wire::put(&mut self.out, b'S', b"");
+                (self.synced, self.passed_over) = (true, false);
             }
             self.step(client, backend)?;
         }
@@ -181,9 +186,7 @@ impl Exchange {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return Err(Ended::Gone),
             }
-            if self.copying {
-                self.pass_copy(client)?;
-            }
+            self.pass_copy(client)?;
         }
         Ok(())
     }
@@ -193,7 +196,7 @@ impl Exchange {
     fn wait(&self, client: &Client<'_>, backend: &Backend) -> Served<(PollFlags, bool)> {
         let link = &backend.connection.link;
         let unsent = !self.out.is_empty() || link.is_unsent();
-        let listens = (self.listens || self.copying) && !client.gone;
+        let listens = (self.listens || self.copying || self.passed_over) && !client.gone;
         if !unsent && !listens {
             return Ok((PollFlags::IN, false));
         }
@@ -223,11 +226,22 @@ impl Exchange {
             backend.connection.note(&frame);
             match frame.kind {
                 b'E' if self.opening => return Err(Ended::Lost(PgError::said(&frame.body))),
-                b'1' | b'2' | b'C' if self.opening => {
-                    self.opening = frame.kind != b'C';
+                b'1' | b'2' if self.opening => continue,
+                b'C' if self.opening && frame.body == b"SAVEPOINT\0" => {
+                    self.opening = false;
                     continue;
                 }
-                b'1' | b'2' | b'3' | b'C' if self.releasing => continue,
+                b'1' | b'2' | b'3' if self.releasing => continue,
+                b'C' if self.releasing && CLOSED.contains(&&frame.body[..]) => continue,
+                // A function of the client put something else in the place of our statements.
+                b'C' if self.opening || self.releasing => {
+                    let text =
+                        "statements of the holder were replaced, so what is held is not known";
+                    return Err(Ended::Lost(PgError::link(text)));
+                }
+                b'Z' if backend.connection.status == b'I' => {
+                    return Err(Ended::Lost(PgError::link(ENDED_INSIDE)));
+                }
                 b'Z' => {
                     self.awaited = self.awaited.saturating_sub(1);
                     self.ready = self.awaited == 0;
@@ -239,13 +253,15 @@ impl Exchange {
                 // The statement failed, and so the release.
                 b'E' if self.answered.failed => continue,
                 b'E' => {
-                    self.answered.failed = true;
+                    (self.answered.failed, self.copying) = (true, false);
                     client.send(&with_hint(frame));
                     client.forget_parsing();
+                    self.pass_copy(client)?;
                     continue;
                 }
                 b'G' => {
-                    self.copying = true;
+                    self.copying = !std::mem::take(&mut self.early);
+                    self.passed_over = self.copying && self.extended && self.synced;
                     client.send(&frame);
                     self.pass_copy(client)?;
                     continue;
@@ -253,7 +269,6 @@ impl Exchange {
                 b'C' if frame.body == b"PREPARE\0" => drop(client.parsing.pop_front()),
                 b'C' => {
                     backend.deferrable |= sql::may_defer(&frame.body);
-                    client.wrote |= !sql::only_looked(&frame.body);
                 }
                 b'S' => client.set.push((None, false)),
                 b'1' => drop(client.parsing.pop_front()),
@@ -271,19 +286,30 @@ impl Exchange {
         Ok(())
     }
 
-    /// Passes on what a client sends for a copy.
+    /// Passes on what a client sends for a copy, and the one `Sync` that counts.
     fn pass_copy(&mut self, client: &mut Client<'_>) -> Served<()> {
-        loop {
+        while (self.copying || self.passed_over) && !client.gone {
             match client.incoming.peek() {
                 Some(b'd' | b'c' | b'f' | b'H') => {}
                 Some(b'S') if self.extended => {}
                 _ => return Ok(()),
             }
-            match client.incoming.next() {
-                Ok(Some(frame)) => frame.put(&mut self.out),
+            let frame = match client.incoming.next() {
+                Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
                 Err(_) => return Err(Ended::Gone),
+            };
+            match frame.kind {
+                // The server passes over one that comes before the end of the copy.
+                b'S' if self.copying => continue,
+                b'S' => self.passed_over = false,
+                // What is left of a copy that failed.
+                _ if !self.copying => continue,
+                b'c' | b'f' => self.copying = false,
+                _ => {}
             }
+            frame.put(&mut self.out);
         }
+        Ok(())
     }
 }

@@ -181,9 +181,14 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             if let Some(control) = client.portals.get(portal) {
                 return Ok(Next::Control(control.clone()));
             }
+            exchange.early = false;
             frame.put(out);
         }
-        b'D' | b'H' | b'd' | b'c' | b'f' => frame.put(out),
+        b'c' | b'f' => {
+            exchange.early = true;
+            frame.put(out);
+        }
+        b'D' | b'H' | b'd' => frame.put(out),
         b'X' => return Err(Ended::Gone),
         // It ends an exchange that has no `Sync`: asyncpg prepares so, and copies then.
         b'Q' | b'F' => return Ok(Next::Simple(frame)),

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::super::connect::{self, Connection, PgError, literal};
+use super::super::connect::{self, Connection, PgError, raise};
 use super::super::sql::reaches_out;
 use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
@@ -161,13 +161,8 @@ fn checked(frame: Frame) -> Frame {
     let Some(what) = reaches_out(sql) else {
         return frame;
     };
-    let message = literal(&format!(
-        "{what} is not possible in a sandbox: it reaches beyond the database"
-    ));
-    let refusal = format!(
-        "DO $escrow$ BEGIN RAISE EXCEPTION USING ERRCODE = '0A000', MESSAGE = {message}, \
-         HINT = 'do it outside of the sandbox'; END $escrow$"
-    );
+    let message = format!("{what} is not possible in a sandbox: it reaches beyond the database");
+    let refusal = raise("0A000", &message, Some("do it outside of the sandbox"));
     let body = [
         &frame.body[..before],
         refusal.as_bytes(),

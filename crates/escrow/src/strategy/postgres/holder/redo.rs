@@ -5,7 +5,7 @@
 use super::super::super::sql::{Value, identifier};
 use super::super::connect::{Connection, PgResult, literal};
 use super::super::control::Changes;
-use super::backend::{Backend, LIMIT, own_settings};
+use super::backend::{Backend, LIMIT};
 use super::changes;
 
 /// How much text is sent at once.
@@ -145,7 +145,7 @@ impl Redo {
 
     /// Whether the changes were made, in this order; otherwise nothing is changed.
     fn attempt(&self, backend: &mut Backend, order: WriteOrder) -> PgResult<bool> {
-        backend.apply(&own_settings())?;
+        backend.apply_own()?;
         let begin = format!("SAVEPOINT escrow_redo; {LIMIT}");
         backend.connection.query(&begin)?;
         let same = self

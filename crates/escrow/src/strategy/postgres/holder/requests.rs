@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::super::super::sql::identifier;
 use super::super::connect::{PgError, PgResult, literal};
 use super::super::control::{Answer, Request, Status};
-use super::backend::{Backend, LIMIT, Turn, Unavailable, own_settings};
+use super::backend::{Backend, LIMIT, Turn, Unavailable};
 use super::redo::Redo;
 use super::{Holder, PATIENCE, changes};
+use crate::model::Change;
 
 /// The number under which the engine itself waits for its turn; no client has it.
 const ENGINE: u32 = 0;
@@ -99,7 +100,9 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         Request::Restore(name) => restore(backend, &name),
         Request::Retain(names) => retain(backend, &names),
         Request::Check => {
-            let (xid, turns) = (looking(backend, check)?, backend.turns);
+            let shown = compared(backend)?.changes.changes.clone();
+            let xid = looking(backend, |backend| check(backend, &shown))?;
+            let turns = backend.turns;
             Ok(Answer::Fit { xid, turns })
         }
         Request::Prepare { gid, .. } => {
@@ -142,9 +145,9 @@ fn restore(backend: &mut Backend, name: &str) -> PgResult<Answer> {
         return Ok(Answer::Unknown);
     };
     let sql = format!("ROLLBACK TO SAVEPOINT {}", savepoint(name));
-    backend.connection.query(&sql)?;
-    // What was set since then went too.
+    // What was set since then goes too.
     (backend.applied, backend.compared) = (None, None);
+    backend.connection.query(&sql)?;
     backend.turns += 1;
     backend.checkpoints.truncate(place + 1);
     backend.checkpoints[place].1 = backend.turns;
@@ -180,7 +183,7 @@ fn looking<T>(
     backend: &mut Backend,
     look: impl FnOnce(&mut Backend) -> PgResult<T>,
 ) -> PgResult<T> {
-    backend.apply(&own_settings())?;
+    backend.apply_own()?;
     let (begin, end) = (
         "SAVEPOINT escrow_look",
         "ROLLBACK TO SAVEPOINT escrow_look; RELEASE SAVEPOINT escrow_look",
@@ -201,7 +204,13 @@ pub(super) fn xid(backend: &mut Backend) -> PgResult<Option<String>> {
 }
 
 /// Whether a prepare would succeed: a failing one would take everything back (rule C2).
-fn check(backend: &mut Backend) -> PgResult<Option<String>> {
+fn check(backend: &mut Backend, shown: &[Change]) -> PgResult<Option<String>> {
+    let refused = |message: &str, detail: &str| PgError {
+        code: Some("0A000".to_owned()),
+        message: message.to_owned(),
+        detail: Some(detail.to_owned()),
+        routine: None,
+    };
     let xid = xid(backend)?;
     if backend
         .connection
@@ -209,16 +218,19 @@ fn check(backend: &mut Backend) -> PgResult<Option<String>> {
         .as_deref()
         != Some("0")
     {
-        return Err(PgError {
-            code: Some("0A000".to_owned()),
-            message:
-                "the sandbox used temporary objects, and such a transaction cannot be prepared"
-                    .to_owned(),
-            detail: Some("they were made by a function; `escrow rollback` begins anew".to_owned()),
-            routine: None,
-        });
+        return Err(refused(
+            "the sandbox used temporary objects, and such a transaction cannot be prepared",
+            "they were made by a function; `escrow rollback` begins anew",
+        ));
     }
     backend.connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;
+    // Triggers that waited for the end may have written more.
+    if backend.deferrable && changes::changes(backend)?.changes.changes != shown {
+        return Err(refused(
+            "constraint triggers that waited for the end of the transaction change more than was shown",
+            "`SET CONSTRAINTS ALL IMMEDIATE` in the sandbox carries them out",
+        ));
+    }
     Ok(xid)
 }
 

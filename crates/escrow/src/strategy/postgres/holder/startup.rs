@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
 use super::super::connect::{self, CANCEL, PgError};
+use super::super::sql::SESSION_USER;
 use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
 use super::backend::{Settings, Unavailable};
@@ -57,7 +58,6 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         own_statements: false,
         settings: Settings::new(),
         began_with: Settings::new(),
-        wrote: false,
         odd: false,
         set: Vec::new(),
         statements: HashMap::new(),
@@ -136,6 +136,14 @@ fn begin(client: &mut Client<'_>, parameters: &BTreeMap<String, String>) -> Resu
             name if name.starts_with("_pq_.") => {}
             name => drop(wanted.insert(name.to_owned(), value.clone())),
         }
+    }
+    let is_name = |name: &String| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.$".contains(&byte);
+        !name.is_empty() && name.bytes().all(plain) && !name.eq_ignore_ascii_case(SESSION_USER)
+    };
+    if let Some(name) = wanted.keys().find(|name| !is_name(name)) {
+        let text = format!("the parameter \"{name}\" cannot be set in a sandbox");
+        return Err(fatal("42704", &text, None));
     }
     let told = |error: PgError| {
         fatal(

@@ -1,0 +1,275 @@
+//! A client of a held transaction that wants out of it, or wants that something is released which no diff shows. Each test is named after
+//! what once worked.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::postgres::{Shop, changes, inside, refused};
+use crate::postgres_exchanges::{FRAMES, python};
+use crate::*;
+
+impl Shop {
+    /// Says this in frames; `shop` is the URL of the sandbox.
+    fn say(&self, url: &str, script: &str) {
+        python(&format!("{FRAMES}\nshop = sys.argv[1]\n{script}"), &[url]);
+    }
+
+    /// The original has nothing of the sandbox, which still holds what it did.
+    #[track_caller]
+    fn assert_held(&self, url: &str, what: &str) {
+        let price = "SELECT price FROM items WHERE id = 1";
+        assert_eq!(self.server.sql("shop", price), "1.5", "{what}");
+        assert_eq!(inside(url, price), "77", "{what}");
+    }
+}
+
+const WORK: &str = "UPDATE items SET price = 77 WHERE id = 1";
+
+/// What was read as a text, a comment or a body was a `COMMIT` for the server: it ended the held transaction, and the original had
+/// what the sandbox did.
+// rule Q1, Q3
+#[test]
+fn a_commit_hid_from_the_holder() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    let hidden: [(&str, &[u8]); 7] = [
+        (
+            "standard_conforming_strings = off",
+            b"SELECT 'x\\''; COMMIT; --'",
+        ),
+        (
+            "standard_conforming_strings = on",
+            b"SELECT E'a'\n'\\''; COMMIT; --'",
+        ),
+        (
+            "client_encoding = 'SJIS'",
+            b"SELECT E'\x83\x5c'; COMMIT; --'",
+        ),
+        ("search_path = public", b"SELECT 1 --\r; COMMIT"),
+        ("search_path = public", b"--\rCOMMIT"),
+        ("search_path = public", b"SELECT 1; --\rCOMMIT"),
+        (
+            "search_path = public",
+            b"CREATE TABLE made AS SELECT begin atomic FROM (SELECT 1 AS begin) x; COMMIT; --",
+        ),
+    ];
+    for (setting, sql) in hidden {
+        inside(&url, "UPDATE items SET price = 77 WHERE id = 1");
+        let mut psql = Command::new("psql");
+        psql.args([url.as_str(), "-Xqc", &format!("SET {setting}"), "-c"]);
+        psql.arg(std::ffi::OsStr::from_bytes(sql));
+        let said = psql.output().expect("psql runs");
+        let said = (String::from_utf8_lossy(sql), said);
+        let price = "SELECT price FROM items WHERE id = 1";
+        assert_eq!(shop.server.sql("shop", price), "1.5", "{said:?}");
+        // What it hid in is carried out, or refused; the transaction is held as before.
+        assert_eq!(inside(&url, price), "77", "{said:?}");
+    }
+    // With its backslash read as the server reads it, each statement is what it is.
+    let backslash =
+        "SET standard_conforming_strings = off; UPDATE items SET price = 78 WHERE id = 1";
+    inside(&url, backslash);
+    let several =
+        "BEGIN; UPDATE items SET name = E'it\\'s; COMMIT' WHERE id = 1; COMMIT; SELECT 'C:\\'";
+    inside(&url, several);
+    let sql = "SELECT name, price FROM items WHERE id = 1";
+    assert_eq!(inside(&url, sql), "it's; COMMIT|78");
+    let body = "CREATE FUNCTION two() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT 1; SELECT 2; END; SELECT two()";
+    assert_eq!(inside(&url, body), "2");
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}
+
+// rule Q1, Q3
+#[test]
+fn a_name_or_a_setting_was_a_commit() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    let attempts = [
+        // A quote in a name.
+        r#"
+one = Raw(shop)
+for sql in ['PREPARE x AS SELECT 1', 'PREPARE "x""; COMMIT; --" AS SELECT 1', 'DEALLOCATE "x""; COMMIT; --"']:
+    one.say(Q(sql))
+"#,
+        // The end of the text in which the holder says an error.
+        r#"
+one = Raw(shop)
+one.say(Q('DEALLOCATE "escrow_$escrow$; COMMIT; --"'))
+one.say(Q('SAVEPOINT "escrow_$escrow$; COMMIT; --"'))
+"#,
+        // In a transaction that failed, a return to a savepoint lets the rest go on.
+        r#"
+one = Raw(shop)
+for sql in [b"SET client_encoding = 'SJIS'", b"BEGIN", b'SAVEPOINT "a\x83\x5c$$"', b"SELECT 1 / 0", b"ROLLBACK TO a\x83\x5c$$; COMMIT; --$$"]:
+    one.say(Q(sql))
+one.say(Q("INSERT INTO loose VALUES (9, 'straight in')"))
+"#,
+        // A byte of a longer character, which is none that ends a name.
+        r#"
+one = Raw(shop)
+one.say(Q("SET client_encoding = 'SJIS'"))
+one.say(Q(b"SELECT 1 AS a\x83\x5b$$; COMMIT; --$$"))
+"#,
+        // What the engine says while the session reads another encoding.
+        r#"
+one = Raw(shop)
+one.say(Q("SET backslash_quote = on"))
+one.say(Q("SET client_encoding = 'SJIS'"))
+try: Raw(shop, "application_name", b"\xc3\x81\x5c", "||version(), false); COMMIT; --", "x")
+except AssertionError: pass
+"#,
+        // One Sync too many in a copy: every later answer was that to another question.
+        r#"
+one = Raw(shop)
+one.link.sendall(P("COPY loose FROM STDIN") + B() + E() + S)
+one.copies()
+one.link.sendall(frame("f", b"no\0") + S + S)
+one.answers(2)
+one.say(Q("CREATE TABLE made AS SELECT begin atomic FROM (SELECT 1 AS begin) b; COMMIT; SELECT 1 AS end"))
+"#,
+        // A client that goes after its copy, before its Sync.
+        r#"
+one = Raw(shop)
+one.link.sendall(P("COPY loose FROM STDIN") + B() + E() + H)
+one.copies()
+one.link.sendall(frame("c") + H)
+one.link.close()
+"#,
+        // Copies that come before they are asked for, or end twice.
+        r#"
+one = Raw(shop)
+data = frame("d", b"5\tcopied\n")
+one.say(P("COPY loose FROM STDIN") + B() + E() + data + frame("c") + S)
+one.say(P("COPY loose FROM STDIN") + B() + E() + H + data + frame("c") + frame("c") + S)
+one.say(frame("c") + P("SELECT 1") + B() + E() + S)
+one.link.sendall(P("COPY loose FROM STDIN") + B() + E() + S)
+one.copies()
+assert one.say(data + frame("c") + S)[-1][0] == "Z"
+assert one.say(Q("SELECT count(*) FROM loose WHERE b = 'copied'"))[1][1][-1:] == b"3"
+one.say(Q("DELETE FROM loose WHERE b = 'copied'"))
+"#,
+    ];
+    for attempt in attempts {
+        inside(&url, WORK);
+        shop.say(&url, attempt);
+        shop.assert_held(&url, attempt);
+        assert!(
+            changes(&shop.cli, "try").contains(&"updated items/1".to_owned()),
+            "{attempt}"
+        );
+    }
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}
+
+// rule C11
+#[test]
+fn something_was_released_that_no_diff_showed() {
+    let shop = Shop::new(true);
+    shop.server.sql(
+        "shop",
+        "CREATE ROLE low; GRANT ALL ON items TO low; CREATE TABLE audit (a int, m text); GRANT ALL ON audit TO low; \
+         ALTER TABLE audit ENABLE ROW LEVEL SECURITY; CREATE POLICY i ON audit FOR INSERT WITH CHECK (true); \
+         CREATE POLICY s ON audit FOR SELECT USING (m <> 'secret'); CREATE TABLE d (a int); CREATE TABLE log (a int); \
+         CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO log VALUES (NEW.a); RETURN NULL; END'; \
+         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON d DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late(); \
+         CREATE FUNCTION ins() RETURNS void LANGUAGE sql AS 'INSERT INTO d VALUES (1)'",
+    );
+    let url = shop.plan("try");
+    // The path on which the engine looks for operators and functions.
+    let own = r#""search_path", "", "DateStyle", "ISO", "IntervalStyle", "postgres", "TimeZone", "UTC", "extra_float_digits", "3", "bytea_output", "hex""#;
+    shop.say(
+        &url,
+        &format!(
+            r#"
+one = Raw(shop, {own})
+for sql in ["CREATE SCHEMA evil", "CREATE FUNCTION evil.le(int, int) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT false'",
+            "CREATE OPERATOR evil.<= (FUNCTION = evil.le, LEFTARG = int, RIGHTARG = int)",
+            "CREATE FUNCTION evil.set_config(text, text, bool) RETURNS text LANGUAGE sql AS 'INSERT INTO public.loose VALUES (8, $1); SELECT $1'",
+            "INSERT INTO public.items VALUES (31, 'seen', 1)", '''SELECT "set_config"('search_path', 'evil,pg_catalog', false)''']:
+    one.say(Q(sql))
+"#
+        ),
+    );
+    let shown = changes(&shop.cli, "try");
+    assert!(shown.contains(&"inserted items/31".to_owned()), "{shown:?}");
+    // Who connects writes nothing.
+    shop.say(
+        &url,
+        r#"Raw(shop, "search_path", "evil,pg_catalog", "z.z", "1")"#,
+    );
+    assert_eq!(inside(&url, "SELECT count(*) FROM loose WHERE a = 8"), "0");
+    // Rows that a policy hides, and another role that a session would keep.
+    inside(&url, "SET ROLE low; INSERT INTO audit VALUES (1, 'secret')");
+    let said = refused(&url, "SET session_authorization TO low");
+    has(&said, ["SET SESSION AUTHORIZATION is not possible"]);
+    // Triggers that wait for the end, and tables that no program writes.
+    inside(&url, "SELECT ins()");
+    inside(
+        &url,
+        "UPDATE information_schema.sql_features SET comments = 'x' WHERE feature_id = 'B011'",
+    );
+    let shown = changes(&shop.cli, "try").join("\n");
+    has(&shown, ["audit", "inserted log", "sql_features"]);
+    shop.cli.ok("commit try");
+    shop.cli.ok("cleanup --yes try");
+}
+
+/// To its own user of the database, a policy hides rows also from the diff: the table is named, and counts as changed.
+// rule C11, Q3
+#[test]
+fn rows_that_a_policy_hides_were_released_unseen() {
+    let shop = Shop::new(true);
+    shop.server.sql(
+        "shop",
+        "CREATE ROLE low LOGIN; GRANT ALL ON items TO low; CREATE TABLE audit (a int, m text); GRANT ALL ON audit TO low; \
+         ALTER TABLE audit ENABLE ROW LEVEL SECURITY; CREATE POLICY i ON audit FOR INSERT WITH CHECK (true); \
+         CREATE POLICY s ON audit FOR SELECT USING (m <> 'secret')",
+    );
+    let server = shop.server.url("low", "shop");
+    shop.cli
+        .ok(["plan", "create", "try", "--resource", &server]);
+    let url = shop.url("try");
+    inside(&url, "INSERT INTO audit VALUES (1, 'secret')");
+    let shown = shop.cli.ok("diff try");
+    has(&shown, ["audit", "this role may not read all of it"]);
+    shop.cli.ok("cleanup --yes try");
+}
+
+/// What stands in the place of the holder's own statements is not taken for them: the sandbox is lost, and says so.
+// rule Q3
+#[test]
+fn statements_of_the_holder_were_replaced_from_a_function() {
+    let shop = Shop::new(true);
+    let no_late = "ALTER TABLE orders ALTER CONSTRAINT orders_item_fkey NOT DEFERRABLE";
+    shop.server.sql("shop", no_late);
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "CREATE FUNCTION rep() RETURNS int LANGUAGE plpgsql AS $$ BEGIN \
+         EXECUTE 'DEALLOCATE escrow_release'; EXECUTE 'PREPARE escrow_release AS UPDATE items SET id = id WHERE false'; \
+         EXECUTE 'DEALLOCATE escrow_savepoint'; EXECUTE 'PREPARE escrow_savepoint AS UPDATE items SET id = id WHERE false'; RETURN 1; END $$",
+    );
+    let script = r#"
+one = Raw(shop)
+one.say(Q("SELECT 1"))
+one.say(Q("INSERT INTO loose VALUES (7, 'kept')"))
+try:
+    for sql in ["SELECT rep()", "INSERT INTO loose VALUES (7, 'then')", "SELECT 1", "SELECT 1"]: one.say(Q(sql))
+except (AssertionError, OSError): pass
+"#;
+    shop.say(&url, script);
+    let said = shop.cli.run("diff try");
+    if said.status == 0 {
+        // It was made again before it was used: everything that was confirmed is there.
+        assert_eq!(inside(&url, "SELECT count(*) FROM loose WHERE a = 7"), "2");
+    } else {
+        has(&said.stderr_text(), ["gone", "replaced"]);
+    }
+    assert_eq!(
+        shop.server
+            .sql("shop", "SELECT count(*) FROM loose WHERE a = 7"),
+        "0"
+    );
+    shop.cli.ok("cleanup --yes try");
+}
