@@ -18,7 +18,7 @@ use crate::run::{BuildLocks, NamespaceOptions, PausedProcesses, at_io, pause};
 use crate::store::Plan;
 
 /// How long one waits before looking again.
-const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// How often in a row other commands are seen before they are taken for real.
 const SIGHTINGS: u32 = 3;
