@@ -135,6 +135,36 @@ one.copies()
 one.link.sendall(frame("c") + H)
 one.link.close()
 "#,
+        // A copy that fails before its Sync is read, which the server then does not pass over.
+        r#"
+one = Raw(shop)
+one.say(Q("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NEW; END'"))
+one.say(Q("CREATE TRIGGER slow BEFORE INSERT ON loose FOR EACH ROW EXECUTE FUNCTION slow()"))
+for sql in [b"SET client_encoding = 'SJIS'", b"BEGIN", b'SAVEPOINT "a\x83\x5b$$"']: one.say(Q(sql))
+copy = P("COPY loose FROM STDIN") + B() + E()
+good, bad, end = frame("d", b"5\tcopied\n"), frame("d", b"bad\n"), frame("c")
+one.say(copy + good + bad + S + end + S)
+one.say(Q(b"ROLLBACK TO a\x83\x5b$$; COMMIT; --$$"))
+one.say(Q("ROLLBACK"))
+for batch in [copy + good + end + copy + good + end + S, copy + good + end + copy + S + good + end + S, copy + bad + S + end + S, copy + X("SELECT 1") + S]:
+    one.say(batch)
+    assert one.say(Q("SELECT 1"))[-2:] == [("C", b"SELECT 1\0"), ("Z", b"I")], batch
+one.say(Q("DROP TRIGGER slow ON loose"))
+one.say(Q("DROP FUNCTION slow()"))
+one.say(Q("DELETE FROM loose WHERE b = 'copied'"))
+"#,
+        // A cancel while the server reads, which is not its word that it read one statement.
+        r#"
+one = Raw(shop)
+for sql in ["SET client_min_messages = debug2", "SET client_encoding = 'SJIS'"]: one.say(Q(sql))
+text = b"SELECT 1 AS a\x83\x5b$$; COMMIT; --$$ --" + b"x" * 20000000
+for delay in [0.25, 0.4, 0.55, 0.7]:
+    import time
+    timer = threading.Timer(delay, one.cancel)
+    timer.start()
+    one.say(Q(text))
+    timer.join()
+"#,
         // Copies that come before they are asked for, or end twice.
         r#"
 one = Raw(shop)
@@ -202,6 +232,11 @@ for sql in ["CREATE SCHEMA evil", "CREATE FUNCTION evil.le(int, int) RETURNS boo
     // Rows that a policy hides, and another role that a session would keep.
     inside(&url, "SET ROLE low; INSERT INTO audit VALUES (1, 'secret')");
     let said = refused(&url, "SET session_authorization TO low");
+    has(&said, ["SET SESSION AUTHORIZATION is not possible"]);
+    let said = refused(
+        &url,
+        "SELECT \"set_config\"('session_authorization', 'low', false)",
+    );
     has(&said, ["SET SESSION AUTHORIZATION is not possible"]);
     // Triggers that wait for the end, and tables that no program writes.
     inside(&url, "SELECT ins()");
@@ -272,4 +307,53 @@ except (AssertionError, OSError): pass
         "0"
     );
     shop.cli.ok("cleanup --yes try");
+}
+
+/// Triggers that only the end of the transaction would run do not write behind the diff, however they were made.
+// rule C11
+#[test]
+fn the_end_of_the_transaction_wrote_more_than_was_shown() {
+    let shop = Shop::new(true);
+    let no_late = "ALTER TABLE orders ALTER CONSTRAINT orders_item_fkey NOT DEFERRABLE";
+    shop.server.sql("shop", no_late);
+    shop.server
+        .sql("shop", "CREATE TABLE d (a int); CREATE TABLE log (a int)");
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "DO $$ BEGIN CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN INSERT INTO public.log VALUES (NEW.a); RETURN NULL; END'; \
+         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON d DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late(); \
+         INSERT INTO d VALUES (1); END $$",
+    );
+    let shown = changes(&shop.cli, "try").join("\n");
+    assert!(!shown.contains("inserted log"), "{shown}");
+    let said = shop.cli.run("commit try");
+    assert!(said.status != 0, "{said:?}");
+    has(&said.stderr_text(), ["changed more than was shown"]);
+    let shown = changes(&shop.cli, "try").join("\n");
+    has(&shown, ["inserted log"]);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("shop", "SELECT count(*) FROM log"), "1");
+    shop.cli.ok("cleanup --yes try");
+}
+
+/// A client that limits how long nothing may happen in a transaction would end what is held.
+// rule Q3
+#[test]
+fn timeouts_of_a_client_ended_the_sandbox() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(&url, WORK);
+    let limit = "idle_in_transaction_session_timeout";
+    inside(&url, &format!("SET {limit} = 200"));
+    inside(&url, &format!("SELECT set_config('{limit}', '200', false)"));
+    shop.say(
+        &url,
+        &format!(r#"Raw(shop, "options", "-c {limit}=200").say(Q("SELECT 1"))"#),
+    );
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    shop.assert_held(&url, limit);
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
 }

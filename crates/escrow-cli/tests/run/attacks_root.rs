@@ -218,7 +218,8 @@ fn b11_devices_that_are_links() {
 fn d41_root_read_the_traces_of_the_kernel() {
     need!(require_root("mounts"));
     let scene = Scene::new("overlay");
-    let setup = "mount -t debugfs none /sys/kernel/debug; mount -t tracefs none /sys/kernel/tracing
+    let setup = "mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
+        mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
         test -e /sys/kernel/tracing/trace_pipe && echo there; exec \"$0\" \"$@\"";
     let script = "ls -A /sys/kernel/debug /sys/kernel/tracing 2>/dev/null | grep -v '^$\\|:'; test -d /sys/kernel/mm && echo alive";
     let outer = ["unshare", "-m", "sh", "-euc", setup];

@@ -23,6 +23,8 @@ pub(super) enum Statement {
     Setting { local: bool, name: Option<String> },
     /// Says which isolation a transaction shall have.
     SetTransaction(Modes),
+    /// Copies rows in or out.
+    Copy,
     /// Reads or writes rows.
     Rows,
     /// Anything else.
@@ -40,6 +42,13 @@ pub(super) struct Modes {
 
 /// Names of savepoints and prepared transactions that are ours.
 pub(super) const OWN: &str = "escrow_";
+
+/// Settings by which a server ends what is held because nothing happens in it. No client sets them.
+pub(super) const TIMEOUTS: [&str; 3] = [
+    "idle_in_transaction_session_timeout",
+    "idle_session_timeout",
+    "transaction_timeout",
+];
 
 /// The setting that says which role a session has.
 pub(super) const SESSION_USER: &str = "session_authorization";
@@ -69,6 +78,12 @@ pub(super) fn first_end(sql: &[u8]) -> usize {
 }
 
 impl Statement {
+    /// Whether it sets a limit by which the server would end what is held.
+    pub(super) fn is_timeout(&self) -> bool {
+        matches!(self, Self::Setting { name: Some(name), .. }
+            if TIMEOUTS.iter().any(|known| name.eq_ignore_ascii_case(known)))
+    }
+
     /// Whether it begins or ends a transaction, or forgets everything that was prepared, which the holder does itself.
     pub(super) fn is_control(&self) -> bool {
         matches!(
@@ -190,22 +205,31 @@ fn classify(words: &[Word]) -> Statement {
             "all clients of the sandbox share one session; use pg_advisory_xact_lock",
         ),
         _ if has("pg_notify") => refused("pg_notify", CLONE),
-        _ if has("set_config") => {
-            let called = words.iter().position(|word| word.is("set_config"));
-            let first = called.and_then(|at| words.get(at + 2));
-            Statement::Setting {
-                local: has("true"),
-                name: match first {
-                    Some(Word::Text(name)) => Some(name.clone()),
-                    _ => None,
+        _ if words.iter().any(sets_config) => {
+            let called = words.iter().position(sets_config);
+            match called.and_then(|at| words.get(at + 2)) {
+                Some(Word::Text(name)) if name.eq_ignore_ascii_case(SESSION_USER) => {
+                    refused("SET SESSION AUTHORIZATION", "use SET ROLE")
+                }
+                first => Statement::Setting {
+                    local: has("true"),
+                    name: match first {
+                        Some(Word::Text(name)) => Some(name.clone()),
+                        _ => None,
+                    },
                 },
             }
         }
+        "copy" => Statement::Copy,
         "select" | "insert" | "update" | "delete" | "merge" | "with" | "values" | "table" => {
             Statement::Rows
         }
         _ => Statement::Other,
     }
+}
+
+fn sets_config(word: &Word) -> bool {
+    word.name() == Some("set_config")
 }
 
 /// Whether what is created is temporary, told by the words after `CREATE`.
@@ -449,7 +473,7 @@ mod tests {
             [Statement::Begin(modes)]
         );
         // What only looks like it.
-        for text in ["\"begin\"", "do $$begin commit; end$$", "copy t from stdin"] {
+        for text in ["\"begin\"", "do $$begin commit; end$$"] {
             assert_eq!(kinds(text), [Statement::Other], "{text}");
         }
         for text in ["select 'begin'", "update t set commit = 1"] {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::connect::{Connection, PgError, PgResult, literal, unexpected};
 use super::super::control::Answer;
 use super::super::lexer::{Backslashes, Reading};
 use super::super::location::Server;
@@ -191,9 +191,9 @@ impl Backend {
         }
     }
 
-    /// Whether the server reads a text as more than one statement, which it prepares none of. What it says else it says again when the
-    /// statement is carried out.
-    pub(super) fn reads_several(&mut self, text: &[u8]) -> PgResult<bool> {
+    /// Has the server read a text, which it does only with one statement: why it may not be sent otherwise. A mistake that it finds in one
+    /// statement it finds again when that is carried out.
+    pub(super) fn read_as_one(&mut self, text: &[u8]) -> PgResult<Result<(), PgError>> {
         // Also in a transaction that failed: `ROLLBACK TO` would mend it, and what comes behind is carried out.
         let sound = self.connection.status == b'T';
         if sound {
@@ -205,24 +205,25 @@ impl Backend {
         wire::put_parse(&mut out, "", text);
         wire::put(&mut out, b'S', b"");
         self.connection.link.write_all(&out)?;
-        let read = self.connection.next_row();
-        let back = "ROLLBACK TO SAVEPOINT escrow_read; RELEASE SAVEPOINT escrow_read";
-        // Once more, where a cancel of the client came late.
+        let said = self.connection.next()?;
+        let read = match said.kind {
+            b'1' => Ok(()),
+            b'E' => Err(PgError::said(&said.body)),
+            _ => return Err(unexpected()),
+        };
+        if self.connection.next()?.kind != b'Z' {
+            return Err(unexpected());
+        }
         if sound {
+            let back = "ROLLBACK TO SAVEPOINT escrow_read; RELEASE SAVEPOINT escrow_read";
+            // Once more, where a cancel of the client came late.
             let undone = self.connection.query(back);
             undone.or_else(|_| self.connection.query(back))?;
         }
-        match read {
-            Err(error) if error.code.is_none() => Err(error),
-            // Of the same code are mistakes that it finds in one statement.
-            Err(error) => {
-                let several = error
-                    .routine
-                    .is_none_or(|routine| routine == "exec_parse_message");
-                Ok(several && error.code.as_deref() == Some("42601"))
-            }
-            Ok(_) => Ok(false),
-        }
+        Ok(read.or_else(|error| match is_mistake(&error) {
+            true => Ok(()),
+            false => Err(error),
+        }))
     }
 
     /// The settings as they are; of those that no list shows, these.
@@ -248,6 +249,18 @@ impl Backend {
         };
         Ok(pairs.filter(kept).collect())
     }
+}
+
+/// Whether an error is one of a statement that was read to its end, or of a text that is never read to its end.
+fn is_mistake(error: &PgError) -> bool {
+    let code = error.code.as_deref().unwrap_or_default();
+    let several = code == "42601"
+        && error
+            .routine
+            .as_ref()
+            .is_none_or(|routine| routine == "exec_parse_message");
+    let known = ["0A", "22", "25P02", "42", "55P03"];
+    !several && known.iter().any(|known| code.starts_with(known))
 }
 
 /// Why the connection cannot be had.

@@ -10,7 +10,7 @@ use super::super::super::error::ENDED_INSIDE;
 use super::super::super::sql::identifier;
 use super::super::connect::{PgError, raise};
 use super::super::lexer::is_certain;
-use super::super::sql::{self, Statement};
+use super::super::sql::{self, Statement, TIMEOUTS};
 use super::super::wire::{self, Frame, Incoming};
 use super::backend::{Backend, Settings, Turn, Unavailable, WORK};
 use super::exchange::Exchange;
@@ -117,15 +117,11 @@ impl<'h> Client<'h> {
     pub(super) fn serve(&mut self) {
         let mut turn = None;
         let ended = self.messages(&mut turn);
-        let tidied = self.leave(turn.as_mut());
         let lost = |ended: &Served<()>| match ended {
             Err(Ended::Lost(error)) => Some(error.to_string()),
             _ => None,
         };
-        if let Some(why) = lost(&ended).or_else(|| lost(&tidied)) {
-            if let Some(turn) = turn.as_mut() {
-                turn.lose(&why);
-            }
+        if let Some(why) = lost(&ended) {
             let hint = match why == ENDED_INSIDE {
                 true => "`escrow rollback` begins anew",
                 false => {
@@ -137,6 +133,10 @@ impl<'h> Client<'h> {
                 // It is told if it is still there.
                 Ok(()) | Err(_) => {}
             }
+        }
+        let tidied = self.leave(turn.as_mut());
+        if let Some((why, turn)) = lost(&ended).or_else(|| lost(&tidied)).zip(turn.as_mut()) {
+            turn.lose(&why);
         }
     }
 
@@ -280,8 +280,9 @@ impl<'h> Client<'h> {
         let text = wire::text(body).map_or(body, |(text, _)| text);
         let parts = sql::statements(text, backend.reading());
         let plain = |kind: &Statement| {
-            use Statement::{Other, Prepare, Rows, Setting};
-            matches!(kind, Other | Rows | Setting { .. } | Prepare(_))
+            use Statement::{Copy, Other, Prepare, Rows};
+            matches!(kind, Copy | Other | Rows | Prepare(_))
+                || matches!(kind, Statement::Setting { .. } if !kind.is_timeout())
         };
         let mut answered = Answered::default();
         let certain = is_certain(text);
@@ -290,11 +291,14 @@ impl<'h> Client<'h> {
             answered = self.piece(backend, text, parts.len() == 1)?;
         } else {
             for (text, kind) in &parts {
-                let hidden = match certain || kind.is_control() {
+                let refusal = match certain || kind.is_control() {
                     true => None,
                     false => self.hidden(backend, text)?,
                 };
-                answered = self.one(backend, text, hidden.as_ref().unwrap_or(kind))?;
+                answered = match refusal {
+                    Some(refusal) => self.piece(backend, refusal.as_bytes(), false)?,
+                    None => self.one(backend, text, kind)?,
+                };
                 if answered.failed {
                     break;
                 }
@@ -305,12 +309,19 @@ impl<'h> Client<'h> {
 
     /// What is said where the server reads more than one statement in the place of one: the others are not known, and could end what is
     /// held.
-    fn hidden(&self, backend: &mut Backend, text: &[u8]) -> Served<Option<Statement>> {
+    fn hidden(&self, backend: &mut Backend, text: &[u8]) -> Served<Option<String>> {
         self.holder.turns.opening();
-        Ok(backend.reads_several(text)?.then(|| {
-            let message = "the server reads more than one statement here".to_owned();
-            Statement::Refused("42601", message, "send each statement by itself")
-        }))
+        Ok(match backend.read_as_one(text)? {
+            Ok(()) => None,
+            Err(error) => {
+                let code = error.code.as_deref().unwrap_or("XX000");
+                Some(raise(
+                    code,
+                    &error.message,
+                    Some("send each statement by itself"),
+                ))
+            }
+        })
     }
 
     /// Carries out one statement.
@@ -341,8 +352,13 @@ impl<'h> Client<'h> {
                 let text = format!("prepared statement \"{name}\" does not exist");
                 Some(raise("26000", &text, None).into_bytes())
             }
+            // What is not kept waiting needs no limit.
+            _ if kind.is_timeout() => Some(b"SET escrow.timeout TO ''".to_vec()),
             Statement::Deallocate(Some(name)) => {
                 let known = self.statements.remove(name.as_bytes())?;
+                if known.name == name.as_bytes() {
+                    return None;
+                }
                 let name = String::from_utf8_lossy(&known.name).into_owned();
                 Some(format!("DEALLOCATE {}", identifier(&name)).into_bytes())
             }
@@ -549,6 +565,9 @@ impl<'h> Client<'h> {
         hidden.sort();
         hidden.dedup();
         let mut found = backend.settings(&hidden)?;
+        let all = found.len();
+        found.retain(|name, _| !TIMEOUTS.contains(&name.as_str()));
+        let limited = found.len() < all;
         let known = |name: &String| found.keys().any(|one| one.eq_ignore_ascii_case(name));
         let mut reset = self.began_with.clone();
         reset.retain(|name, _| !known(name));
@@ -570,7 +589,7 @@ impl<'h> Client<'h> {
                 }
             }
         }
-        let as_found = reset.is_empty() && set.iter().all(|(_, local)| !local);
+        let as_found = !limited && reset.is_empty() && set.iter().all(|(_, local)| !local);
         backend.applied = as_found.then(|| found.clone());
         backend.apply(&found)?;
         self.settings = found;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::super::super::error::ENDED_INSIDE;
 use super::super::connect::PgError;
 use super::super::sql;
-use super::super::wire;
+use super::super::wire::{self, Frame};
 use super::backend::Backend;
 use super::client::{Answered, Client, Ended, GATHERED, Served, Transaction, with_hint};
 
@@ -25,6 +25,11 @@ const RELEASE: &str = "escrow_release";
 /// What the server answers to the last two.
 const CLOSED: [&[u8]; 2] = [b"CLOSE CURSOR ALL\0", b"RELEASE\0"];
 
+/// Whether a message belongs to a copy.
+pub(super) fn is_of_copy(kind: u8) -> bool {
+    matches!(kind, b'd' | b'c' | b'f' | b'H' | b'S')
+}
+
 /// A message exchange on its way.
 #[derive(Default)]
 pub(super) struct Exchange {
@@ -39,11 +44,11 @@ pub(super) struct Exchange {
     /// How often the server will say that it is ready.
     awaited: usize,
     /// The server takes a copy in.
-    copying: bool,
-    /// The `Sync` that was sent is passed over by the server, which took a copy in then: it waits for another one.
-    passed_over: bool,
-    /// The end of a copy was sent since the last statement, before the server took it in.
-    pub(super) early: bool,
+    pub(super) copying: bool,
+    /// How many statements of the client were sent to be carried out, and not answered yet.
+    pub(super) executes: usize,
+    /// The last of them may take a copy in. Nothing more is sent until that is known: the server passes over a `Sync` in a copy.
+    pub(super) may_copy: bool,
     /// The server is ready.
     pub(super) ready: bool,
     pub(super) answered: Answered,
@@ -139,11 +144,12 @@ impl Exchange {
         while !self.ready {
             if std::mem::take(&mut self.copying) {
                 wire::put(&mut self.out, b'f', b"the client is gone\0");
-                sync |= self.passed_over;
+                // One that was sent before was passed over.
+                sync = self.extended;
             }
-            if std::mem::take(&mut sync) || (self.passed_over && !self.copying) {
+            if std::mem::take(&mut sync) {
                 wire::put(&mut self.out, b'S', b"");
-                (self.synced, self.passed_over) = (true, false);
+                self.synced = true;
             }
             self.step(client, backend)?;
         }
@@ -152,8 +158,10 @@ impl Exchange {
 
     /// Sends and receives what can be without waiting for one of two that wait for each other.
     pub(super) fn step(&mut self, client: &mut Client<'_>, backend: &mut Backend) -> Served<()> {
+        let awaited = self.awaits_copy();
         self.receive(client, backend)?;
-        if self.ready {
+        // What the client sent meanwhile can go on.
+        if self.ready || awaited && !self.awaits_copy() {
             return Ok(());
         }
         // Of the release alone it need not hear early.
@@ -196,7 +204,7 @@ impl Exchange {
     fn wait(&self, client: &Client<'_>, backend: &Backend) -> Served<(PollFlags, bool)> {
         let link = &backend.connection.link;
         let unsent = !self.out.is_empty() || link.is_unsent();
-        let listens = (self.listens || self.copying || self.passed_over) && !client.gone;
+        let listens = (self.listens || self.copying) && !self.awaits_copy() && !client.gone;
         if !unsent && !listens {
             return Ok((PollFlags::IN, false));
         }
@@ -256,18 +264,21 @@ impl Exchange {
                     (self.answered.failed, self.copying) = (true, false);
                     client.send(&with_hint(frame));
                     client.forget_parsing();
-                    self.pass_copy(client)?;
                     continue;
                 }
                 b'G' => {
-                    self.copying = !std::mem::take(&mut self.early);
-                    self.passed_over = self.copying && self.extended && self.synced;
+                    (self.copying, self.may_copy) = (true, false);
                     client.send(&frame);
                     self.pass_copy(client)?;
                     continue;
                 }
-                b'C' if frame.body == b"PREPARE\0" => drop(client.parsing.pop_front()),
+                b'I' | b's' => self.executes = self.executes.saturating_sub(1),
+                b'C' if frame.body == b"PREPARE\0" => {
+                    self.executes = self.executes.saturating_sub(1);
+                    drop(client.parsing.pop_front());
+                }
                 b'C' => {
+                    self.executes = self.executes.saturating_sub(1);
                     backend.deferrable |= sql::may_defer(&frame.body);
                 }
                 b'S' => client.set.push((None, false)),
@@ -286,30 +297,45 @@ impl Exchange {
         Ok(())
     }
 
-    /// Passes on what a client sends for a copy, and the one `Sync` that counts.
+    /// Whether it is not known yet if the server takes a copy in.
+    pub(super) fn awaits_copy(&self) -> bool {
+        self.may_copy && self.executes > 0 && !self.answered.failed && !self.ready
+    }
+
+    /// Passes on what a client sends for a copy. Messages of the extended protocol come by themselves.
     fn pass_copy(&mut self, client: &mut Client<'_>) -> Served<()> {
-        while (self.copying || self.passed_over) && !client.gone {
-            match client.incoming.peek() {
-                Some(b'd' | b'c' | b'f' | b'H') => {}
-                Some(b'S') if self.extended => {}
-                _ => return Ok(()),
+        while self.copying && !self.extended && !client.gone {
+            if client.incoming.peek().is_some_and(|kind| !is_of_copy(kind)) {
+                self.break_off();
+                return Ok(());
             }
-            let frame = match client.incoming.next() {
-                Ok(Some(frame)) => frame,
+            match client.incoming.next() {
+                Ok(Some(frame)) => self.copied(&frame),
                 Ok(None) => return Ok(()),
                 Err(_) => return Err(Ended::Gone),
-            };
-            match frame.kind {
-                // The server passes over one that comes before the end of the copy.
-                b'S' if self.copying => continue,
-                b'S' => self.passed_over = false,
-                // What is left of a copy that failed.
-                _ if !self.copying => continue,
-                b'c' | b'f' => self.copying = false,
-                _ => {}
             }
-            frame.put(&mut self.out);
         }
         Ok(())
+    }
+
+    /// Sends on one message of a copy.
+    pub(super) fn copied(&mut self, frame: &Frame) {
+        match frame.kind {
+            // The server passes over these in a copy.
+            b'H' | b'S' => return,
+            b'c' | b'f' => self.copying = false,
+            _ => {}
+        }
+        frame.put(&mut self.out);
+    }
+
+    /// Ends a copy in which something else was said: the server would end the connection.
+    pub(super) fn break_off(&mut self) {
+        wire::put(
+            &mut self.out,
+            b'f',
+            b"another message came during the copy\0",
+        );
+        self.copying = false;
     }
 }

@@ -6,7 +6,7 @@ use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
 use super::client::{Answered, Client, Ended, Prepared, Served, Transaction};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, is_of_copy};
 
 /// What is prepared on the server instead of what is carried out here: it has no result, and the server takes it also in a
 /// transaction that failed. It is never carried out.
@@ -76,7 +76,7 @@ fn messages(
         } else {
             exchange.step(client, backend)?;
         }
-        if exchange.out.len() < ENOUGH {
+        if exchange.out.len() < ENOUGH && !exchange.awaits_copy() {
             next = client.incoming.next().map_err(|_| Ended::Gone)?;
         }
     }
@@ -135,6 +135,13 @@ fn skip(client: &mut Client<'_>, backend: &mut Backend) -> Served<()> {
 
 /// Sends one message on, with the names that the server knows.
 fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Served<Next> {
+    if exchange.copying && is_of_copy(frame.kind) {
+        exchange.copied(&frame);
+        return Ok(Next::Go);
+    }
+    if exchange.copying {
+        exchange.break_off();
+    }
     let out = &mut exchange.out;
     let body = &frame.body[..];
     let malformed = || Ended::Gone;
@@ -153,7 +160,12 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
                 Some(kind) if kind.is_control() => {
                     drop(client.portals.insert(portal.to_vec(), kind));
                 }
-                Some(kind) => client.note(&kind),
+                Some(kind) => {
+                    client.note(&kind);
+                    if kind == Statement::Copy {
+                        client.portals.insert(portal.to_vec(), kind);
+                    }
+                }
                 None => {}
             }
             client.portal_named |= !portal.is_empty();
@@ -178,17 +190,18 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
         }
         b'E' => {
             let (portal, _) = wire::text(body).ok_or_else(malformed)?;
-            if let Some(control) = client.portals.get(portal) {
+            if let Some(control) = client.portals.get(portal).filter(|kind| kind.is_control()) {
                 return Ok(Next::Control(control.clone()));
             }
-            exchange.early = false;
+            let copies = matches!(client.portals.get(portal), Some(Statement::Copy));
             frame.put(out);
+            exchange.executes += 1;
+            exchange.may_copy = copies;
+            if copies {
+                wire::put(out, b'H', b"");
+            }
         }
-        b'c' | b'f' => {
-            exchange.early = true;
-            frame.put(out);
-        }
-        b'D' | b'H' | b'd' => frame.put(out),
+        b'D' | b'H' | b'd' | b'c' | b'f' => frame.put(out),
         b'X' => return Err(Ended::Gone),
         // It ends an exchange that has no `Sync`: asyncpg prepares so, and copies then.
         b'Q' | b'F' => return Ok(Next::Simple(frame)),

@@ -19,6 +19,14 @@ const GLANCE: Duration = Duration::from_millis(500);
 /// How many checkpoints there may be at once: with more than 64 subtransactions in one transaction a whole server becomes slow.
 pub(in crate::strategy::postgres) const CHECKPOINTS: usize = 32;
 
+/// Lets every constraint wait again that begins so.
+const AS_BEGUN: &str = "DO $escrow$ DECLARE later pg_catalog.text; BEGIN \
+    SELECT pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I', n.nspname, c.conname), ', ') INTO later \
+    FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace WHERE c.condeferred \
+    AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint d \
+    WHERE d.conname = c.conname AND d.connamespace = c.connamespace AND NOT d.condeferrable); \
+    IF later IS NOT NULL THEN EXECUTE pg_catalog.format('SET CONSTRAINTS %s DEFERRED', later); END IF; END $escrow$";
+
 /// Carries a request out.
 pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
     if holder.passes.is_some() {
@@ -101,7 +109,8 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         Request::Retain(names) => retain(backend, &names),
         Request::Check => {
             let shown = compared(backend)?.changes.changes.clone();
-            let xid = looking(backend, |backend| check(backend, &shown))?;
+            let xid = looking(backend, check)?;
+            fire_late(backend, &shown)?;
             let turns = backend.turns;
             Ok(Answer::Fit { xid, turns })
         }
@@ -204,13 +213,7 @@ pub(super) fn xid(backend: &mut Backend) -> PgResult<Option<String>> {
 }
 
 /// Whether a prepare would succeed: a failing one would take everything back (rule C2).
-fn check(backend: &mut Backend, shown: &[Change]) -> PgResult<Option<String>> {
-    let refused = |message: &str, detail: &str| PgError {
-        code: Some("0A000".to_owned()),
-        message: message.to_owned(),
-        detail: Some(detail.to_owned()),
-        routine: None,
-    };
+fn check(backend: &mut Backend) -> PgResult<Option<String>> {
     let xid = xid(backend)?;
     if backend
         .connection
@@ -224,14 +227,42 @@ fn check(backend: &mut Backend, shown: &[Change]) -> PgResult<Option<String>> {
         ));
     }
     backend.connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;
-    // Triggers that waited for the end may have written more.
-    if backend.deferrable && changes::changes(backend)?.changes.changes != shown {
+    Ok(xid)
+}
+
+fn refused(message: &str, detail: &str) -> PgError {
+    PgError {
+        code: Some("0A000".to_owned()),
+        message: message.to_owned(),
+        detail: Some(detail.to_owned()),
+        routine: None,
+    }
+}
+
+/// Carries out what waits for the end of the transaction, so that its end does nothing that was not shown (rule C11).
+fn fire_late(backend: &mut Backend, shown: &[Change]) -> PgResult<()> {
+    let some = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE condeferrable)";
+    if backend.connection.value(some)?.as_deref() != Some("t") {
+        return Ok(());
+    }
+    backend.deferrable = true;
+    let fire = format!(
+        "SAVEPOINT escrow_late; SET CONSTRAINTS ALL IMMEDIATE; {AS_BEGUN}; RELEASE SAVEPOINT escrow_late"
+    );
+    if let Err(error) = backend.connection.query(&fire) {
+        let back = "ROLLBACK TO SAVEPOINT escrow_late; RELEASE SAVEPOINT escrow_late";
+        backend.connection.query(back)?;
+        return Err(error);
+    }
+    backend.compared = None;
+    if compared(backend)?.changes.changes != shown {
+        backend.turns += 1;
         return Err(refused(
-            "constraint triggers that waited for the end of the transaction change more than was shown",
-            "`SET CONSTRAINTS ALL IMMEDIATE` in the sandbox carries them out",
+            "triggers that waited for the end of the transaction changed more than was shown",
+            "`escrow diff` shows it now",
         ));
     }
-    Ok(xid)
+    Ok(())
 }
 
 /// Ends the transaction as a whole, by a prepare or a commit. A server that refuses took everything back: the changes are

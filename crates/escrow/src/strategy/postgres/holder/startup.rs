@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
 use super::super::connect::{self, CANCEL, PgError};
-use super::super::sql::SESSION_USER;
+use super::super::sql::{SESSION_USER, TIMEOUTS};
 use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
 use super::backend::{Settings, Unavailable};
@@ -141,6 +141,7 @@ fn begin(client: &mut Client<'_>, parameters: &BTreeMap<String, String>) -> Resu
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.$".contains(&byte);
         !name.is_empty() && name.bytes().all(plain) && !name.eq_ignore_ascii_case(SESSION_USER)
     };
+    wanted.retain(|name, _| !TIMEOUTS.contains(&name.to_ascii_lowercase().as_str()));
     if let Some(name) = wanted.keys().find(|name| !is_name(name)) {
         let text = format!("the parameter \"{name}\" cannot be set in a sandbox");
         return Err(fatal("42704", &text, None));
