@@ -122,9 +122,11 @@ impl<'h> Client<'h> {
             _ => None,
         };
         if let Some(why) = lost(&ended) {
-            let hint = match why == ENDED_INSIDE {
-                true => "`escrow rollback` begins anew",
-                false => {
+            let hint = match &turn {
+                // What is held is as it was.
+                None => "connect again",
+                Some(_) if why == ENDED_INSIDE => "`escrow rollback` begins anew",
+                Some(_) => {
                     "the database took everything back that was done in the sandbox; `escrow rollback` begins anew"
                 }
             };
@@ -315,11 +317,8 @@ impl<'h> Client<'h> {
             Ok(()) => None,
             Err(error) => {
                 let code = error.code.as_deref().unwrap_or("XX000");
-                Some(raise(
-                    code,
-                    &error.message,
-                    Some("send each statement by itself"),
-                ))
+                let hint = (code == "42601").then_some("send each statement by itself");
+                Some(raise(code, &error.message, hint))
             }
         })
     }
