@@ -165,6 +165,19 @@ for delay in [0.25, 0.4, 0.55, 0.7]:
     one.say(Q(text))
     timer.join()
 "#,
+        // One statement for the server that is two where backslashes are read otherwise.
+        r#"
+one = Raw(shop)
+one.say(Q("SET standard_conforming_strings = off"))
+for sql in ["PREPARE TRANSACTION 'a\\'; b'", "COMMIT; SELECT 1", "SELECT 1; COMMIT"]:
+    assert [kind for kind, _ in one.say(P(sql) + B() + E() + S)][-2:] == ["E", "Z"], sql
+one.link.sendall(P("COPY loose FROM STDIN (NULL 'a\\'; b')") + B() + E() + frame("d", b"bad\n") + S + frame("c") + S)
+one.answers()
+one.say(Q("CREATE TABLE set_config (a int)"))
+one.say(P("COPY set_config FROM STDIN") + B() + E() + frame("d", b"bad\n") + S + frame("c") + S)
+assert one.say(Q("SELECT 1"))[-2:] == [("C", b"SELECT 1\0"), ("Z", b"I")]
+one.say(Q("DROP TABLE set_config"))
+"#,
         // Copies that come before they are asked for, or end twice.
         r#"
 one = Raw(shop)

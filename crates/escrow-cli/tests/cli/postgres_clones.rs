@@ -8,13 +8,17 @@ use crate::*;
 impl Shop {
     pub(crate) fn with_clones(two_phase: bool) -> Self {
         let shop = Self::new(two_phase);
-        let url = shop.server.url("postgres", "shop");
+        shop.declare_clones(&shop.server.url("postgres", "shop"));
+        shop
+    }
+
+    /// Declares the directory, and the database at this URL, of which clones are made.
+    pub(crate) fn declare_clones(&self, url: &str) {
         let text = format!(
             "resources: {{app: {{at: app}}, shop: {{type: postgres, at: '{url}', strategy: snapshot}}}}\n"
         );
-        write(shop.world.at("escrow.yaml"), text);
-        shop.cli.ok("trust escrow.yaml --yes");
-        shop
+        write(self.world.at("escrow.yaml"), text);
+        self.cli.ok("trust escrow.yaml --yes");
     }
 
     /// A plan of the directory and of a clone of the database.

@@ -356,12 +356,7 @@ fn other_roles_clone_what_is_theirs_and_are_told_what_is_not() {
 fn a_commit_of_a_clone_whose_link_or_server_fails_is_one_thing() {
     let mut shop = Shop::new(true);
     let link = PgLink::new(&shop.server);
-    let url = link.url("postgres", "shop");
-    let text = format!(
-        "resources: {{app: {{at: app}}, shop: {{type: postgres, at: '{url}', strategy: snapshot}}}}\n"
-    );
-    write(shop.world.at("escrow.yaml"), text);
-    shop.cli.ok("trust escrow.yaml --yes");
+    shop.declare_clones(&link.url("postgres", "shop"));
     let mut price = 100;
     let all = std::env::var_os("ESCROW_HISTORIES").is_some();
     for text in ["PREPARE TRANSACTION", "COMMIT PREPARED"] {

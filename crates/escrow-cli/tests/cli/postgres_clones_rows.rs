@@ -41,12 +41,7 @@ fn ours_wrote_old_values_into_columns_that_it_had_not_changed() {
 fn a_prepared_transaction_that_was_taken_back_by_hand_left_no_way_out() {
     let shop = Shop::new(true);
     let link = PgLink::new(&shop.server);
-    let url = link.url("postgres", "shop");
-    let text = format!(
-        "resources: {{app: {{at: app}}, shop: {{type: postgres, at: '{url}', strategy: snapshot}}}}\n"
-    );
-    write(shop.world.at("escrow.yaml"), text);
-    shop.cli.ok("trust escrow.yaml --yes");
+    shop.declare_clones(&link.url("postgres", "shop"));
     let url = shop.clone_plan("try");
     put(&shop.cli, "try app a.txt", "released\n");
     inside(&url, "UPDATE items SET price = 99 WHERE id = 1");

@@ -78,6 +78,15 @@ pub(super) fn first_end(sql: &[u8]) -> usize {
 }
 
 impl Statement {
+    /// Whether it goes to the server as it is, and does nothing there to transactions.
+    pub(super) fn is_plain(&self) -> bool {
+        let plain = matches!(
+            self,
+            Self::Copy | Self::Other | Self::Rows | Self::Prepare(_) | Self::Setting { .. }
+        );
+        plain && !self.is_timeout()
+    }
+
     /// Whether it sets a limit by which the server would end what is held.
     pub(super) fn is_timeout(&self) -> bool {
         matches!(self, Self::Setting { name: Some(name), .. }
@@ -205,6 +214,8 @@ fn classify(words: &[Word]) -> Statement {
             "all clients of the sandbox share one session; use pg_advisory_xact_lock",
         ),
         _ if has("pg_notify") => refused("pg_notify", CLONE),
+        // Whatever else it names: the holder has to know that the server may take a copy in.
+        "copy" => Statement::Copy,
         _ if words.iter().any(sets_config) => {
             let called = words.iter().position(sets_config);
             match called.and_then(|at| words.get(at + 2)) {
@@ -220,7 +231,6 @@ fn classify(words: &[Word]) -> Statement {
                 },
             }
         }
-        "copy" => Statement::Copy,
         "select" | "insert" | "update" | "delete" | "merge" | "with" | "values" | "table" => {
             Statement::Rows
         }
@@ -391,6 +401,16 @@ mod tests {
             assert_eq!(found[0].0, one.as_bytes());
         }
         assert!(statements(b" ; -- nothing\n;", Reading::USUAL).is_empty());
+    }
+
+    #[test]
+    fn a_copy_is_one_whatever_its_table_is_called() {
+        for text in [
+            "copy set_config from stdin",
+            "COPY \"set_config\" FROM STDIN",
+        ] {
+            assert_eq!(kinds(text), [Statement::Copy], "{text}");
+        }
     }
 
     /// What the server reads as `COMMIT` is found, or the text is not certain.

@@ -281,14 +281,9 @@ impl<'h> Client<'h> {
     fn simple(&mut self, backend: &mut Backend, body: &[u8]) -> Served<()> {
         let text = wire::text(body).map_or(body, |(text, _)| text);
         let parts = sql::statements(text, backend.reading());
-        let plain = |kind: &Statement| {
-            use Statement::{Copy, Other, Prepare, Rows};
-            matches!(kind, Copy | Other | Rows | Prepare(_))
-                || matches!(kind, Statement::Setting { .. } if !kind.is_timeout())
-        };
         let mut answered = Answered::default();
         let certain = is_certain(text);
-        if certain && parts.iter().all(|(_, kind)| plain(kind)) {
+        if certain && parts.iter().all(|(_, kind)| kind.is_plain()) {
             parts.iter().for_each(|(_, kind)| self.note(kind));
             answered = self.piece(backend, text, parts.len() == 1)?;
         } else {

@@ -220,10 +220,17 @@ fn name_of(client: &Client<'_>, name: &[u8]) -> Vec<u8> {
 
 fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], types: &[u8]) {
     let mut parts = sql::statements(text, Reading::USUAL);
-    // Several are the server's to refuse, also where only it reads several.
-    let kind = match parts.len() {
-        1 => parts.remove(0).1,
-        _ => Statement::Other,
+    let kind = match parts.is_empty() {
+        true => Statement::Other,
+        false => parts.remove(0).1,
+    };
+    // Several are the server's to refuse. It may read one where several are read here: what that begins with counts.
+    let kind = match parts.is_empty() || kind.is_plain() {
+        true => kind,
+        false => {
+            let text = "cannot insert multiple commands into a prepared statement".to_owned();
+            Statement::Refused("42601", text, "send each statement by itself")
+        }
     };
     let text = match kind.is_control() {
         true => STAND_IN.to_vec(),
