@@ -35,7 +35,12 @@ impl Shop {
 
     /// A plan of the directory and the database.
     pub(crate) fn plan_both(&self, name: &str) -> String {
-        let url = self.server.url("postgres", "shop");
+        self.plan_both_as("postgres", name)
+    }
+
+    /// The same, as another user of the database.
+    pub(crate) fn plan_both_as(&self, user: &str, name: &str) -> String {
+        let url = self.server.url(user, "shop");
         self.cli.ok([
             "plan",
             "create",
@@ -70,6 +75,10 @@ impl Shop {
         );
     }
 }
+
+/// A user who owns no table, and may do everything else: what waits for the end of a transaction on tables of others cannot be asked about.
+pub(crate) const CLERK: &str = "CREATE ROLE clerk LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO clerk; \
+    GRANT ALL ON SCHEMA public TO clerk";
 
 /// Runs SQL in a sandbox.
 #[track_caller]

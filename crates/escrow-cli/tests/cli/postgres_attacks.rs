@@ -351,6 +351,72 @@ fn the_end_of_the_transaction_wrote_more_than_was_shown() {
     shop.cli.ok("cleanup --yes try");
 }
 
+/// A trigger that lets itself wait again when it is run before the end wrote at the very end, where no diff shows it.
+// rule C11
+#[test]
+fn a_trigger_that_waited_again_wrote_at_the_very_end() {
+    let shop = Shop::new(true);
+    shop.server
+        .sql("shop", "CREATE TABLE d (a int); CREATE TABLE log (a int)");
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF current_query() ~ '^PREPARE' THEN INSERT INTO public.log VALUES (NEW.a); RETURN NULL; END IF; \
+         SET CONSTRAINTS public.late DEFERRED; UPDATE public.d SET a = a WHERE a = NEW.a; RETURN NULL; END $$; \
+         CREATE CONSTRAINT TRIGGER late AFTER INSERT OR UPDATE ON d DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late(); \
+         INSERT INTO d VALUES (1)",
+    );
+    let shown = changes(&shop.cli, "try");
+    has(
+        &shop.cli.fails("commit try", 1),
+        ["waits for the end of the transaction again", "\"d\""],
+    );
+    assert_eq!(changes(&shop.cli, "try"), shown, "nothing is lost");
+    inside(
+        &url,
+        "CREATE OR REPLACE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    );
+    shop.cli.ok("commit try");
+    let rows = "SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM log)";
+    assert_eq!(shop.server.sql("shop", rows), "1|0");
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}
+
+/// The holder's own statements met a limit that a client had set for its own, outside of every savepoint.
+// rule Q3
+#[test]
+fn a_short_limit_of_time_ended_the_sandbox() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(&url, WORK);
+    let script = r#"
+for limit in ["1", "'1ms'", "'50us'", "'0.001s'", "'0x1'"]:
+    one = Raw(shop)
+    for sql in ["SET statement_timeout = " + limit, "BEGIN", "SELECT 1", "COMMIT", "SELECT set_config('statement_timeout', '1', false)"]:
+        for _ in range(3): one.say(Q(sql))
+for value in ["1", "1ms"]:
+    one = Raw(shop, "statement_timeout", value)
+    for _ in range(10): one.say(Q("SELECT 1"))
+one = Raw(shop)
+for sql in ["BEGIN", "SET statement_timeout = 1", "SELECT pg_sleep(1)", "ROLLBACK", "BEGIN", "SET LOCAL statement_timeout = 1", "COMMIT"]:
+    for _ in range(2): one.say(Q(sql))
+"#;
+    shop.say(&url, script);
+    shop.assert_held(&url, "statement_timeout");
+    let slow = "SET statement_timeout = 1; SELECT pg_sleep(30)";
+    has(&refused(&url, slow), ["57014"]);
+    let least = "SET statement_timeout = 1";
+    let mut psql = Command::new("psql");
+    psql.args([&url, "-XqAtc", least, "-c", "SHOW statement_timeout"]);
+    let said = psql.output().expect("psql runs").stdout;
+    assert_eq!(String::from_utf8_lossy(&said).trim_end(), "200ms");
+    shop.assert_held(&url, "statement_timeout");
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}
+
 /// A client that limits how long nothing may happen in a transaction would end what is held.
 // rule Q3
 #[test]

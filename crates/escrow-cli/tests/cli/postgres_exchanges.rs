@@ -78,6 +78,11 @@ batches = [
     Q("DELETE FROM items"), Q("ROLLBACK"), Q("SELECT price FROM items WHERE id = 2"), Q("BEGIN; SELECT 1 / 0"), Q("ROLLBACK"), Q("SAVEPOINT s"),
     Q("SET standard_conforming_strings = off"), Q("SELECT 'a\\''; SELECT ';'"), Q("SELECT 'a\\''; SELECT 1 / 0"), Q("RESET standard_conforming_strings"),
     Q("INSERT INTO items VALUES (52, E'\\n', 1, 2)"), Q("SELEC E'\\n'"), Q("SELECT E'\\n' FROM nowhere"), Q("SELECT E'\\n'; SELECT E'\\t'"),
+    Q("-- größe"), Q("SELECT 'ü'"), Q("/* für */ SELECT $$;$$; SELECT $x$b$x$"), Q("EXPLAIN (COSTS off) SELECT 'ü'"), Q("SHOW DateStyle -- ü"),
+    Q("DO $$ BEGIN RAISE NOTICE 'ü'; END $$"), Q("UPDATE items SET name = 'ü' WHERE id = 5 RETURNING id, name"), Q("SELECT 'ü' FROM nowhere"),
+    Q("BEGIN"), Q("DECLARE c CURSOR FOR SELECT 'ü' UNION ALL SELECT 'ö'"), Q("FETCH c -- ü"), Q("SELECT 'ü' / 0"), Q("SAVEPOINT ü"), Q("ROLLBACK -- ü"),
+    Q("BEGIN; SAVEPOINT ü; SELECT 1 / 0"), Q("ROLLBACK TO ü"), Q("SELECT 'ü'"), Q("COMMIT"), Q("COPY (SELECT 'ü') TO STDOUT"), Q("ü"),
+    Q("PREPARE ü AS SELECT 'ü'"), Q("EXECUTE ü"), Q("DEALLOCATE ü"), Q("EXECUTE ü"), Q("VALUES ('ü'); COPY nowhere FROM STDIN (NULL '\\N')"),
     S, X("SELECT 1") + S, X("SELECT 1 / 0") + S, X("INSERT INTO items VALUES (60, 'x', 1)") + X("SELECT 1 / 0") + X("SELECT 2") + S,
     X("SELECT count(*) FROM items") + X("SELECT 2") + S, P("SELECT 3", "three") + S, B("three") + E() + S, B("three") + D() + E() + S,
     P("SELECT 4", "three") + S, B("three") + E() + S, B("four") + E() + S, E("nowhere") + S, X("") + S, X("SELECT 1") + H + X("SELECT 2") + S,
@@ -95,12 +100,17 @@ for batch in batches:
     wanted, found = direct.say(batch), held.say(batch)
     assert wanted == found, (batch, wanted, found)
 # What is copied comes after the answer.
-for batch in [Q("COPY items FROM STDIN"), P("COPY items FROM STDIN") + B() + E() + S]:
+batches = ["COPY items FROM STDIN", "COPY items FROM STDIN (NULL '\\N')", "SELECT 'ü'; COPY items FROM STDIN; SELECT 'ü'"]
+for batch in [*map(Q, batches), P("COPY items FROM STDIN") + B() + E() + S]:
+    # The second time there is such a row already.
+    for end in [data, frame("d", b"bad\n") + frame("c"), frame("f", b"no\0")]:
+        for one in (direct, held):
+            one.link.sendall(batch)
+        extended = batch[:1] == b"P"
+        wanted, found = (one.say(end + S * extended) for one in (direct, held))
+        assert wanted == found, (batch, wanted, found)
     for one in (direct, held):
-        one.link.sendall(batch)
-    extended = batch[:1] == b"P"
-    wanted, found = (one.say(data + S * extended) for one in (direct, held))
-    assert wanted == found, (batch, wanted, found)
+        one.say(Q("DELETE FROM items WHERE id = 70"))
 "#;
 
 #[test]

@@ -3,7 +3,7 @@
 use escrow_testkit::pglink::{BREAKS, Break, PgLink};
 use escrow_testkit::postgres::{psql, psql_command};
 
-use crate::postgres::{Shop, changes, inside};
+use crate::postgres::{CLERK, Shop, changes, inside};
 use crate::*;
 
 // rule P5, Q8
@@ -75,8 +75,10 @@ fn trap_16_without_prepared_transactions_it_is_the_one_irreversible_member() {
     assert_eq!(read(shop.world.at("app/a.txt")), "uno\n");
     assert_eq!(shop.items(), "20|20");
     // A server that refuses the end of a transaction took everything back; it is said what of it could be made again.
-    shop.cli.ok("rollback more");
+    shop.cli.ok("cleanup more --yes");
+    shop.server.sql("shop", CLERK);
     shop.server.sql("shop", REFUSES);
+    let url = shop.plan_both_as("clerk", "more");
     put(&shop.cli, "more app a.txt", "tre\n");
     inside(&url, "INSERT INTO loose VALUES (77)");
     has(&shop.cli.fails("commit more", 1), ["not today"]);
@@ -222,8 +224,10 @@ fn a_commit_that_fails_takes_the_prepared_transaction_back() {
     lacks(&said, ["still hold every change"]);
     assert_eq!(changes(&shop.cli, "more"), [""; 0]);
     // One that cannot even be prepared.
+    shop.cli.ok("cleanup more --yes");
+    shop.server.sql("shop", CLERK);
     shop.server.sql("shop", REFUSES);
-    shop.cli.ok("rollback more");
+    let url = shop.plan_both_as("clerk", "more");
     inside(&url, "INSERT INTO loose VALUES (77)");
     let said = shop.cli.fails("commit more", 1);
     has(&said, ["not today"]);

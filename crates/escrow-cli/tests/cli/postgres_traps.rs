@@ -2,7 +2,7 @@
 
 use escrow_testkit::postgres::psql_command;
 
-use crate::postgres::{Shop, inside, refused};
+use crate::postgres::{CLERK, Shop, inside, refused};
 use crate::*;
 
 /// Each trap of a session that clients share.
@@ -110,13 +110,16 @@ fn trap_15_a_conflict_at_the_end_is_a_conflict(shop: &Shop) {
          FOR EACH ROW EXECUTE FUNCTION late()",
     );
     // Run before, it waits for the end again.
-    shop.cli.ok("plan create again --resource shop");
-    let url = shop.url("again");
-    inside(&url, "INSERT INTO loose VALUES (7)");
+    shop.server.sql("shop", CLERK);
+    let url = shop.server.url("clerk", "shop");
+    shop.cli.ok(["plan", "create", "again", "--resource", &url]);
+    let url = shop.cli.ok("path again shop-2");
+    let url = url.trim_end();
+    inside(url, "INSERT INTO loose VALUES (7)");
     has(&shop.cli.fails("commit again", 4), ["40001", "not now"]);
     assert_eq!(shop.server.sql("shop", "SELECT count(*) FROM loose"), "3");
     assert_eq!(
-        inside(&url, "SELECT count(*) FROM loose"),
+        inside(url, "SELECT count(*) FROM loose"),
         "4",
         "nothing is lost"
     );

@@ -38,9 +38,6 @@ pub(super) struct PgError {
     pub(super) code: Option<String>,
     pub(super) message: String,
     pub(super) detail: Option<String>,
-    /// Which part of the server said it; in no language.
-    #[serde(default)]
-    pub(super) routine: Option<String>,
 }
 
 impl PgError {
@@ -50,7 +47,6 @@ impl PgError {
             code: None,
             message: message.into(),
             detail: None,
-            routine: None,
         }
     }
 
@@ -63,7 +59,6 @@ impl PgError {
             code: text(b'C'),
             message: text(b'M').unwrap_or_else(|| "the server said no more".to_owned()),
             detail: text(b'D'),
-            routine: text(b'R'),
         }
     }
 
@@ -497,6 +492,17 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Takes back everything since a savepoint, and the savepoint: once more, where a late cancel or a limit of time met the first attempt.
+    pub(super) fn take_back(&mut self, savepoint: &str) -> PgResult<()> {
+        let back = format!("ROLLBACK TO SAVEPOINT {savepoint}; RELEASE SAVEPOINT {savepoint}");
+        let taken = self.query(&back);
+        match taken {
+            Err(error) if error.is("57014") => self.query(&back),
+            taken => taken,
+        }
+        .map(drop)
     }
 
     /// Sends a query, whose rows are then read one by one.

@@ -83,6 +83,13 @@ pub(super) fn put_execute(to: &mut Vec<u8>, name: &str) {
     put(to, b'E', &[0; 5]);
 }
 
+/// Appends that the unnamed statement is carried out, and its columns are said first.
+pub(super) fn put_described(to: &mut Vec<u8>) {
+    put(to, b'B', &[0; 8]);
+    put(to, b'D', b"P\0");
+    put(to, b'E', &[0; 5]);
+}
+
 /// What was read and not taken yet.
 #[derive(Default)]
 pub(super) struct Incoming {

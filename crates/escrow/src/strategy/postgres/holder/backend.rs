@@ -2,17 +2,15 @@
 //! in which they asked.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::super::connect::{Connection, PgError, PgResult, literal, unexpected};
+use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::control::Answer;
 use super::super::lexer::{Backslashes, Reading};
 use super::super::location::Server;
 use super::super::sql::SESSION_USER;
-use super::super::wire;
 use super::exchange::Exchange;
 use super::redo::Redo;
 
@@ -21,6 +19,9 @@ const MADE: Duration = Duration::from_millis(200);
 
 /// Settings of a session that differ from those it began with.
 pub(super) type Settings = BTreeMap<String, String>;
+
+/// The setting that limits how long a statement may take, those of the holder too.
+pub(super) const STATEMENT_TIMEOUT: &str = "statement_timeout";
 
 /// The savepoint in which a client works.
 pub(super) const WORK: &str = "escrow_work";
@@ -161,15 +162,23 @@ impl Backend {
             .iter()
             .partition(|(name, _)| matches!(name.as_str(), "role" | "search_path"));
         for (name, value) in others.into_iter().chain(last.into_iter().rev()) {
+            let limits = name.eq_ignore_ascii_case(STATEMENT_TIMEOUT);
             let (name, value) = (literal(name), literal(value));
-            sql.push_str(&format!(
-                "SELECT pg_catalog.set_config({name}, {value}, false);"
-            ));
+            let mut set = format!("pg_catalog.set_config({name}, {value}, false)");
+            if limits {
+                // Under a shorter limit the savepoint of the next statement might fail, and with it everything.
+                set = format!(
+                    "pg_catalog.set_config({name}, CASE WHEN {set} OPERATOR(pg_catalog.<>) '0' THEN (SELECT CASE \
+                     WHEN setting::pg_catalog.int4 OPERATOR(pg_catalog.<) {least} THEN '{least}' ELSE setting END \
+                     FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) 'statement_timeout') ELSE '0' END, false)",
+                    least = MADE.as_millis()
+                );
+            }
+            sql.push_str(&format!("SELECT {set};"));
         }
         sql.push_str("RELEASE SAVEPOINT escrow_set");
         if let Err(error) = self.connection.query(&sql) {
-            self.connection
-                .query("ROLLBACK TO SAVEPOINT escrow_set; RELEASE SAVEPOINT escrow_set")?;
+            self.connection.take_back("escrow_set")?;
             return Err(error);
         }
         self.applied = Some(wanted.clone());
@@ -189,41 +198,6 @@ impl Backend {
                 ..Reading::USUAL
             },
         }
-    }
-
-    /// Has the server read a text, which it does only with one statement: why it may not be sent otherwise. A mistake that it finds in one
-    /// statement it finds again when that is carried out.
-    pub(super) fn read_as_one(&mut self, text: &[u8]) -> PgResult<Result<(), PgError>> {
-        // Also in a transaction that failed: `ROLLBACK TO` would mend it, and what comes behind is carried out.
-        let sound = self.connection.status == b'T';
-        if sound {
-            // It may lock what the statement is about, and waits for nobody.
-            let begin = "SAVEPOINT escrow_read; SET LOCAL lock_timeout = 1";
-            self.connection.query(begin)?;
-        }
-        let mut out = Vec::new();
-        wire::put_parse(&mut out, "", text);
-        wire::put(&mut out, b'S', b"");
-        self.connection.link.write_all(&out)?;
-        let said = self.connection.next()?;
-        let read = match said.kind {
-            b'1' => Ok(()),
-            b'E' => Err(PgError::said(&said.body)),
-            _ => return Err(unexpected()),
-        };
-        if self.connection.next()?.kind != b'Z' {
-            return Err(unexpected());
-        }
-        if sound {
-            let back = "ROLLBACK TO SAVEPOINT escrow_read; RELEASE SAVEPOINT escrow_read";
-            // Once more, where a cancel of the client came late.
-            let undone = self.connection.query(back);
-            undone.or_else(|_| self.connection.query(back))?;
-        }
-        Ok(read.or_else(|error| match is_mistake(&error) {
-            true => Ok(()),
-            false => Err(error),
-        }))
     }
 
     /// The settings as they are; of those that no list shows, these.
@@ -249,18 +223,6 @@ impl Backend {
         };
         Ok(pairs.filter(kept).collect())
     }
-}
-
-/// Whether an error is one of a statement that was read to its end, or of a text that is never read to its end.
-fn is_mistake(error: &PgError) -> bool {
-    let code = error.code.as_deref().unwrap_or_default();
-    let several = code == "42601"
-        && error
-            .routine
-            .as_ref()
-            .is_none_or(|routine| routine == "exec_parse_message");
-    let known = ["0A", "22", "25P02", "42", "55P03"];
-    !several && known.iter().any(|known| code.starts_with(known))
 }
 
 /// Why the connection cannot be had.

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::super::super::error::ENDED_INSIDE;
 use super::super::super::sql::identifier;
-use super::super::connect::{PgError, raise};
+use super::super::connect::{PgError, PgResult, raise};
 use super::super::lexer::is_certain;
 use super::super::sql::{self, Statement, TIMEOUTS};
 use super::super::wire::{self, Frame, Incoming};
-use super::backend::{Backend, Settings, Turn, Unavailable, WORK};
-use super::exchange::Exchange;
+use super::backend::{Backend, STATEMENT_TIMEOUT, Settings, Turn, Unavailable, WORK};
+use super::exchange::{Exchange, Form};
 use super::{Holder, extended};
 
 /// How long a client waits for another one's transaction.
@@ -277,25 +277,20 @@ impl<'h> Client<'h> {
         }
     }
 
-    /// Carries out the statements of a text.
+    /// Carries out the statements of a text. One that reads in one way only, and has nothing in it that is carried out here, goes to
+    /// the server as it is.
     fn simple(&mut self, backend: &mut Backend, body: &[u8]) -> Served<()> {
         let text = wire::text(body).map_or(body, |(text, _)| text);
         let parts = sql::statements(text, backend.reading());
         let mut answered = Answered::default();
-        let certain = is_certain(text);
-        if certain && parts.iter().all(|(_, kind)| kind.is_plain()) {
+        if parts.is_empty() {
+            self.send(&Frame::new(b'I', Vec::new()));
+        } else if is_certain(text) && parts.iter().all(|(_, kind)| kind.is_plain()) {
             parts.iter().for_each(|(_, kind)| self.note(kind));
             answered = self.piece(backend, text, parts.len() == 1)?;
         } else {
             for (text, kind) in &parts {
-                let refusal = match certain || kind.is_control() {
-                    true => None,
-                    false => self.hidden(backend, text)?,
-                };
-                answered = match refusal {
-                    Some(refusal) => self.piece(backend, refusal.as_bytes(), false)?,
-                    None => self.one(backend, text, kind)?,
-                };
+                answered = self.one(backend, text, kind, parts.len() == 1)?;
                 if answered.failed {
                     break;
                 }
@@ -304,28 +299,24 @@ impl<'h> Client<'h> {
         self.end_exchange(backend, answered)
     }
 
-    /// What is said where the server reads more than one statement in the place of one: the others are not known, and could end what is
-    /// held.
-    fn hidden(&self, backend: &mut Backend, text: &[u8]) -> Served<Option<String>> {
-        self.holder.turns.opening();
-        Ok(match backend.read_as_one(text)? {
-            Ok(()) => None,
-            Err(error) => {
-                let code = error.code.as_deref().unwrap_or("XX000");
-                let hint = (code == "42601").then_some("send each statement by itself");
-                Some(raise(code, &error.message, hint))
-            }
-        })
-    }
-
     /// Carries out one statement.
-    fn one(&mut self, backend: &mut Backend, text: &[u8], kind: &Statement) -> Served<Answered> {
+    fn one(
+        &mut self,
+        backend: &mut Backend,
+        text: &[u8],
+        kind: &Statement,
+        last: bool,
+    ) -> Served<Answered> {
         if kind.is_control() {
             return self.control(backend, kind);
         }
         self.note(kind);
-        let text = self.rewritten(kind).unwrap_or_else(|| text.to_vec());
-        self.piece(backend, &text, false)
+        let own = self.rewritten(kind);
+        let text = own.as_deref().unwrap_or(text);
+        match is_certain(text) {
+            true => self.piece(backend, text, last),
+            false => extended::statement(self, backend, text, *kind == Statement::Copy, last),
+        }
     }
 
     /// What is sent to the server instead of a statement, if it is not the statement itself.
@@ -389,9 +380,9 @@ impl<'h> Client<'h> {
     /// Sends a query, in the client's savepoint, and passes on what comes back. Where nothing comes after it in an exchange of its
     /// own, the savepoint is released with it.
     fn piece(&mut self, backend: &mut Backend, text: &[u8], last: bool) -> Served<Answered> {
-        let mut exchange = Exchange::new(self, backend, false);
+        let mut exchange = Exchange::new(self, backend, Form::Query);
         wire::put_query(&mut exchange.out, text);
-        if last && self.transaction == Transaction::Implicit && self.may_release(backend) {
+        if last && self.ends_with_it(backend) {
             exchange.release(self);
         }
         self.relay(backend, exchange)
@@ -399,10 +390,15 @@ impl<'h> Client<'h> {
 
     /// A call of a function by its number.
     fn function(&mut self, backend: &mut Backend, frame: &Frame) -> Served<()> {
-        let mut exchange = Exchange::new(self, backend, false);
+        let mut exchange = Exchange::new(self, backend, Form::Query);
         frame.put(&mut exchange.out);
         let answered = self.relay(backend, exchange)?;
         self.end_exchange(backend, answered)
+    }
+
+    /// Whether the last statement of an exchange of its own takes the savepoint with it.
+    pub(super) fn ends_with_it(&self, backend: &Backend) -> bool {
+        self.transaction == Transaction::Implicit && self.may_release(backend)
     }
 
     /// Whether the savepoint can be released together with the last statement: nothing is to be looked at in between.
@@ -488,33 +484,28 @@ impl<'h> Client<'h> {
         })
     }
 
-    /// Ends the client's savepoint: keeps what was done in it, or takes it back. Constraints that are checked at the end
-    /// of a transaction are checked here: while a check is pending, its table could not be altered.
+    /// Ends the client's savepoint: keeps what was done in it, or takes it back.
     fn end_transaction(&mut self, backend: &mut Backend, keeps: bool) -> Served<Answered> {
         if !self.open {
-            self.over(backend, keeps)?;
+            self.over();
             return Ok(Answered::default());
         }
-        let back = format!("ROLLBACK TO SAVEPOINT {WORK}; RELEASE SAVEPOINT {WORK}");
-        let mut sql = String::new();
-        if keeps && backend.deferrable {
-            sql.push_str(CHECK_LATE);
-        }
-        if self.has_portals() {
-            sql.push_str("CLOSE ALL; ");
-        }
-        sql.push_str(&format!("RELEASE SAVEPOINT {WORK}"));
         let told = (!self.set.is_empty()).then(|| backend.connection.parameters.clone());
-        let ended = backend.connection.query(if keeps { &sql } else { &back });
+        let ended = match keeps {
+            true => self.keep(backend),
+            false => backend.connection.take_back(WORK),
+        };
         let failed = match ended {
-            Ok(_) => Answered::default(),
+            Ok(()) => Answered::default(),
             Err(error) => {
                 let failed = self.say(error)?;
-                backend.connection.query(&back)?;
+                backend.connection.take_back(WORK)?;
+                // Also what was set in it.
+                backend.applied = None;
                 failed
             }
         };
-        self.over(backend, keeps && !failed.failed)?;
+        self.over();
         for (name, value) in told.iter().flat_map(|_| &backend.connection.parameters) {
             if told.as_ref().and_then(|told| told.get(name)) != Some(value) {
                 self.send(&wire::parameter(name, value));
@@ -523,31 +514,55 @@ impl<'h> Client<'h> {
         Ok(failed)
     }
 
+    /// Releases the client's savepoint. Constraints that are checked at the end of a transaction are checked first: while a check is
+    /// pending, its table could not be altered. Settings are read and set in the savepoint: what fails there, by a limit of time that the
+    /// client set, takes nothing else with it.
+    fn keep(&mut self, backend: &mut Backend) -> PgResult<()> {
+        let mut sql = String::new();
+        if backend.deferrable {
+            sql.push_str(CHECK_LATE);
+        }
+        if self.has_portals() {
+            sql.push_str("CLOSE ALL; ");
+        }
+        let mut settings = None;
+        if !self.set.is_empty() {
+            backend.connection.query(&sql)?;
+            sql.clear();
+            settings = Some(self.new_settings(backend)?);
+        }
+        sql.push_str(&format!("RELEASE SAVEPOINT {WORK}"));
+        backend.connection.query(&sql)?;
+        self.settings = settings.unwrap_or_else(|| std::mem::take(&mut self.settings));
+        Ok(())
+    }
+
     /// Whether cursors may be open that end with the transaction.
     pub(super) fn has_portals(&self) -> bool {
         self.transaction == Transaction::Explicit || self.portal_named
     }
 
     /// Notes that the client's savepoint is gone.
-    pub(super) fn over(&mut self, backend: &mut Backend, kept: bool) -> Served<()> {
-        let explicit = self.transaction == Transaction::Explicit;
+    pub(super) fn over(&mut self) {
         (self.transaction, self.open) = (Transaction::None, false);
         (self.portal_named, self.odd) = (false, false);
         self.portals.clear();
-        let set = std::mem::take(&mut self.set);
-        match kept && !set.is_empty() {
-            true => self.keep_settings(backend, &set, explicit),
-            false => Ok(()),
-        }
+        self.set.clear();
     }
 
-    /// Notes what a client set for its session; what it set for its transaction goes with that.
-    fn keep_settings(
-        &mut self,
-        backend: &mut Backend,
-        set: &[(Option<String>, bool)],
-        explicit: bool,
-    ) -> Served<()> {
+    /// Notes that the client's savepoint was released with what was sent.
+    pub(super) fn released(&mut self, backend: &mut Backend) -> PgResult<()> {
+        // A function changed a setting.
+        if !self.set.is_empty() {
+            self.settings = self.new_settings(backend)?;
+        }
+        self.over();
+        Ok(())
+    }
+
+    /// Reads what a client set for its session, and gives the session that alone: what it set for its transaction goes with that.
+    fn new_settings(&self, backend: &mut Backend) -> PgResult<Settings> {
+        let (set, explicit) = (&self.set, self.transaction == Transaction::Explicit);
         let hidden = set.iter().filter_map(|(name, _)| name.clone());
         let mut hidden: Vec<String> = hidden.filter(|name| name.contains('.')).collect();
         hidden.extend(
@@ -561,7 +576,8 @@ impl<'h> Client<'h> {
         let mut found = backend.settings(&hidden)?;
         let all = found.len();
         found.retain(|name, _| !TIMEOUTS.contains(&name.as_str()));
-        let limited = found.len() < all;
+        // It is set anew, and not too short.
+        let limited = found.len() < all || found.contains_key(STATEMENT_TIMEOUT);
         let known = |name: &String| found.keys().any(|one| one.eq_ignore_ascii_case(name));
         let mut reset = self.began_with.clone();
         reset.retain(|name, _| !known(name));
@@ -586,14 +602,13 @@ impl<'h> Client<'h> {
         let as_found = !limited && reset.is_empty() && set.iter().all(|(_, local)| !local);
         backend.applied = as_found.then(|| found.clone());
         backend.apply(&found)?;
-        self.settings = found;
-        Ok(())
+        Ok(found)
     }
 
     /// Ends an exchange: the savepoint of an exchange of its own goes, and the client learns how it stands.
     pub(super) fn end_exchange(&mut self, backend: &mut Backend, answered: Answered) -> Served<()> {
         if answered.released {
-            self.over(backend, true)?;
+            self.released(backend)?;
         } else if self.transaction == Transaction::Implicit {
             self.end_transaction(backend, !answered.failed)?;
         }
@@ -654,7 +669,7 @@ impl<'h> Client<'h> {
         if let Some(exchange) = backend.unfinished.take() {
             self.holder.cancel_work(backend);
             if exchange.run_out(self, backend)?.released {
-                self.over(backend, true)?;
+                self.released(backend)?;
             }
         }
         if backend.prepared.is_none() && self.transaction != Transaction::None {

@@ -30,6 +30,18 @@ pub(super) fn is_of_copy(kind: u8) -> bool {
     matches!(kind, b'd' | b'c' | b'f' | b'H' | b'S')
 }
 
+/// How an exchange goes over the wire on both sides.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// The client's query, or a call of a function, as it is.
+    #[default]
+    Query,
+    /// One statement of a query, which the server is given as a prepared one: it takes one statement there and no more.
+    Statement,
+    /// Messages of the client that end with a `Sync`.
+    Messages,
+}
+
 /// A message exchange on its way.
 #[derive(Default)]
 pub(super) struct Exchange {
@@ -52,8 +64,7 @@ pub(super) struct Exchange {
     /// The server is ready.
     pub(super) ready: bool,
     pub(super) answered: Answered,
-    /// It is one of several messages that end with a `Sync`.
-    extended: bool,
+    form: Form,
     /// The message was sent after which the server says that it is ready.
     pub(super) synced: bool,
     /// The client is looked at too, since it may send more.
@@ -62,12 +73,12 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Begins one, in the savepoint of the client, which is made with it where there is none.
-    pub(super) fn new(client: &mut Client<'_>, backend: &mut Backend, extended: bool) -> Self {
+    pub(super) fn new(client: &mut Client<'_>, backend: &mut Backend, form: Form) -> Self {
         let mut this = Self {
             opening: !client.open,
             awaited: 1,
-            extended,
-            synced: !extended,
+            form,
+            synced: form == Form::Query,
             ..Self::default()
         };
         if this.opening {
@@ -111,7 +122,7 @@ impl Exchange {
         }
         wire::put_execute(&mut self.out, RELEASE);
         self.releases = true;
-        if !self.extended {
+        if self.form == Form::Query {
             wire::put(&mut self.out, b'S', b"");
             self.awaited += 1;
         }
@@ -145,7 +156,7 @@ impl Exchange {
             if std::mem::take(&mut self.copying) {
                 wire::put(&mut self.out, b'f', b"the client is gone\0");
                 // One that was sent before was passed over.
-                sync = self.extended;
+                sync = self.form != Form::Query;
             }
             if std::mem::take(&mut sync) {
                 wire::put(&mut self.out, b'S', b"");
@@ -165,7 +176,7 @@ impl Exchange {
             return Ok(());
         }
         // Of the release alone it need not hear early.
-        if !(self.releases && !self.extended && self.awaited == 1) {
+        if !(self.releases && self.form == Form::Query && self.awaited == 1) {
             client.flush()?;
         }
         let link = &mut backend.connection.link;
@@ -240,6 +251,8 @@ impl Exchange {
                     continue;
                 }
                 b'1' | b'2' | b'3' if self.releasing => continue,
+                // A client that sent a query hears of its results alone.
+                b'1' | b'2' | b'n' if self.form == Form::Statement => continue,
                 b'C' if self.releasing && CLOSED.contains(&&frame.body[..]) => continue,
                 // A function of the client put something else in the place of our statements.
                 b'C' if self.opening || self.releasing => {
@@ -304,7 +317,7 @@ impl Exchange {
 
     /// Passes on what a client sends for a copy. Messages of the extended protocol come by themselves.
     fn pass_copy(&mut self, client: &mut Client<'_>) -> Served<()> {
-        while self.copying && !self.extended && !client.gone {
+        while self.copying && self.form != Form::Messages && !client.gone {
             if client.incoming.peek().is_some_and(|kind| !is_of_copy(kind)) {
                 self.break_off();
                 return Ok(());

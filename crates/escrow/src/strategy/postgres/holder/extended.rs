@@ -6,7 +6,7 @@ use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
 use super::client::{Answered, Client, Ended, Prepared, Served, Transaction};
-use super::exchange::{Exchange, is_of_copy};
+use super::exchange::{Exchange, Form, is_of_copy};
 
 /// What is prepared on the server instead of what is carried out here: it has no result, and the server takes it also in a
 /// transaction that failed. It is never carried out.
@@ -33,6 +33,43 @@ pub(super) fn exchange(client: &mut Client<'_>, backend: &mut Backend, first: Fr
     exchange.unless_broken(backend, run)
 }
 
+/// Carries out one statement of a query as a prepared one: a text in which the server reads several is refused by it, and nothing in it is
+/// carried out. After its end nothing more comes where it is the `last` one.
+pub(super) fn statement(
+    client: &mut Client<'_>,
+    backend: &mut Backend,
+    text: &[u8],
+    copies: bool,
+    last: bool,
+) -> Served<Answered> {
+    let mut exchange = Exchange::new(client, backend, Form::Statement);
+    wire::put_parse(&mut exchange.out, "", text);
+    wire::put_described(&mut exchange.out);
+    (exchange.executes, exchange.may_copy) = (1, copies);
+    let run = carried_out(client, backend, &mut exchange, last);
+    let answered = exchange.answered;
+    exchange.unless_broken(backend, run)?;
+    Ok(answered)
+}
+
+fn carried_out(
+    client: &mut Client<'_>,
+    backend: &mut Backend,
+    exchange: &mut Exchange,
+    last: bool,
+) -> Served<()> {
+    if exchange.may_copy {
+        // The server passes over a `Sync` in a copy.
+        wire::put(&mut exchange.out, b'H', b"");
+        while exchange.awaits_copy() || exchange.copying {
+            exchange.step(client, backend)?;
+        }
+    } else if last && client.ends_with_it(backend) {
+        exchange.release(client);
+    }
+    finish(client, backend, exchange)
+}
+
 fn messages(
     client: &mut Client<'_>,
     backend: &mut Backend,
@@ -43,14 +80,13 @@ fn messages(
     loop {
         if let Some(frame) = next.take() {
             if exchange.ready && !matches!(frame.kind, b'S' | b'Q' | b'F') {
-                *exchange = Exchange::new(client, backend, true);
+                *exchange = Exchange::new(client, backend, Form::Messages);
                 exchange.listens = true;
             }
             match forward(client, exchange, frame)? {
                 Next::Go => {}
                 Next::End => {
-                    let alone = client.transaction == Transaction::Implicit;
-                    if alone && !exchange.ready && client.may_release(backend) {
+                    if !exchange.ready && client.ends_with_it(backend) {
                         exchange.release(client);
                     }
                     finish(client, backend, exchange)?;
@@ -109,7 +145,7 @@ fn carry_out(
         return Ok(false);
     }
     if answered.released {
-        client.over(backend, true)?;
+        client.released(backend)?;
         client.complete("COMMIT");
         return Ok(true);
     }

@@ -151,19 +151,17 @@ impl Redo {
         let same = self
             .write(&mut backend.connection, order)
             .and_then(|()| Ok(changes::changes(backend)?.changes.changes == self.changes.changes));
-        let kept = matches!(same, Ok(true));
-        let end = match kept {
-            // What is set in a savepoint outlives its release.
-            true => "RESET lock_timeout; RELEASE SAVEPOINT escrow_redo",
-            false => "ROLLBACK TO SAVEPOINT escrow_redo; RELEASE SAVEPOINT escrow_redo",
-        };
+        backend.applied = None;
         match same {
             // Without words of the server the link is lost.
-            Err(error) if error.code.is_none() => return Err(error),
-            _ => backend.connection.query(end)?,
-        };
-        backend.applied = None;
-        Ok(kept)
+            Err(error) if error.code.is_none() => Err(error),
+            Ok(true) => {
+                // What is set in a savepoint outlives its release.
+                let end = "RESET lock_timeout; RELEASE SAVEPOINT escrow_redo";
+                backend.connection.query(end).map(|_| true)
+            }
+            _ => backend.connection.take_back("escrow_redo").map(|()| false),
+        }
     }
 
     /// Writes, with every trigger and every check, as a client would: what is written again must hold as what was written

@@ -27,6 +27,19 @@ const AS_BEGUN: &str = "DO $escrow$ DECLARE later pg_catalog.text; BEGIN \
     WHERE d.conname = c.conname AND d.connamespace = c.connamespace AND NOT d.condeferrable); \
     IF later IS NOT NULL THEN EXECUTE pg_catalog.format('SET CONSTRAINTS %s DEFERRED', later); END IF; END $escrow$";
 
+/// Fails with 55006 where a trigger still waits for the end of the transaction, on tables that were written: altering a table is refused
+/// then. Each one is altered in a block that is taken back. What belongs to another role cannot be asked about.
+const WAITS_AGAIN: &str = "DO $escrow$ DECLARE written pg_catalog.text; BEGIN \
+    FOR written IN SELECT DISTINCT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_trigger t \
+    JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    JOIN pg_catalog.pg_locks l ON l.relation = c.oid AND l.locktype = 'relation' AND l.pid = pg_catalog.pg_backend_pid() \
+    AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') \
+    JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid AND p.pronamespace <> 'pg_catalog'::pg_catalog.regnamespace \
+    WHERE t.tgdeferrable AND pg_catalog.pg_has_role(c.relowner, 'USAGE') LOOP BEGIN \
+    PERFORM pg_catalog.set_config('lock_timeout', '5s', true); \
+    EXECUTE pg_catalog.format('ALTER TABLE %s RESET (autovacuum_enabled)', written); RAISE EXCEPTION USING ERRCODE = 'ESCRW'; \
+    EXCEPTION WHEN SQLSTATE 'ESCRW' THEN NULL; END; END LOOP; END $escrow$";
+
 /// Carries a request out.
 pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
     if holder.passes.is_some() {
@@ -193,15 +206,12 @@ fn looking<T>(
     look: impl FnOnce(&mut Backend) -> PgResult<T>,
 ) -> PgResult<T> {
     backend.apply_own()?;
-    let (begin, end) = (
-        "SAVEPOINT escrow_look",
-        "ROLLBACK TO SAVEPOINT escrow_look; RELEASE SAVEPOINT escrow_look",
-    );
+    let (look_at, begin) = ("escrow_look", "SAVEPOINT escrow_look");
     backend.connection.query(&format!("{begin}; {LIMIT}"))?;
     backend.base.query(begin)?;
     let found = look(backend);
-    backend.connection.query(end)?;
-    backend.base.query(end)?;
+    backend.connection.take_back(look_at)?;
+    backend.base.take_back(look_at)?;
     found
 }
 
@@ -235,7 +245,6 @@ fn refused(message: &str, detail: &str) -> PgError {
         code: Some("0A000".to_owned()),
         message: message.to_owned(),
         detail: Some(detail.to_owned()),
-        routine: None,
     }
 }
 
@@ -247,12 +256,20 @@ fn fire_late(backend: &mut Backend, shown: &[Change]) -> PgResult<()> {
     }
     backend.deferrable = true;
     let fire = format!(
-        "SAVEPOINT escrow_late; SET CONSTRAINTS ALL IMMEDIATE; {AS_BEGUN}; RELEASE SAVEPOINT escrow_late"
+        "SAVEPOINT escrow_late; SET CONSTRAINTS ALL IMMEDIATE; {WAITS_AGAIN}; {AS_BEGUN}; RELEASE SAVEPOINT escrow_late"
     );
     if let Err(error) = backend.connection.query(&fire) {
-        let back = "ROLLBACK TO SAVEPOINT escrow_late; RELEASE SAVEPOINT escrow_late";
-        backend.connection.query(back)?;
-        return Err(error);
+        backend.connection.take_back("escrow_late")?;
+        return Err(match error.is("55006") {
+            true => refused(
+                &format!(
+                    "a trigger waits for the end of the transaction again ({})",
+                    error.message
+                ),
+                "what it would write there cannot be shown before; let it do its work when it first runs",
+            ),
+            false => error,
+        });
     }
     backend.compared = None;
     if compared(backend)?.changes.changes != shown {
