@@ -92,6 +92,8 @@ batches = [
     B("e") + E() + S, B("b") + E() + X("UPDATE items SET price = 8 WHERE id = 3") + S, B("r") + E() + S, B("e") + E() + B("three") + E() + S,
     B("b") + E() + X("UPDATE items SET price = 7 WHERE id = 4") + B("e") + E() + X("SELECT 1 / 0") + S, Q("SELECT price FROM items WHERE id < 5"),
     X("CREATE TABLE made (a int UNIQUE DEFERRABLE INITIALLY DEFERRED)") + S, X("INSERT INTO made VALUES (1)") + S, Q("SELECT a + 0 FROM made"),
+    Q("INSERT INTO made VALUES (1)"), X("INSERT INTO made VALUES (1)") + S, Q("SELECT 'ü'; INSERT INTO made VALUES (1)"), Q("BEGIN"), Q("INSERT INTO made VALUES (1)"),
+    Q("COMMIT"), Q("BEGIN; INSERT INTO made VALUES (1); COMMIT; SELECT 1"), Q("SELECT count(*) FROM made"),
     X("SET application_name = 'x'") + S, Q("SHOW application_name"), Q("SELECT set_config('application_name', 'y', false)"),
     Q("DEALLOCATE escrow_savepoint"), Q("EXECUTE escrow_release"), Q("SELECT 1"), X("SELECT 1") + S,
     X("DEALLOCATE ALL") + S, B("three") + E() + S, X("DROP TABLE made") + S, Q("SELECT count(*), sum(id), sum(price) FROM items"),

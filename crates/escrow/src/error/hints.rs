@@ -167,8 +167,8 @@ impl Error {
             }
             Self::WorkLost { .. } => one(DO_AGAIN),
             Self::Conflicts { undo: true, .. } => vec![
-                "nothing was undone: another program changed what the commit had put there".into(),
-                "the old versions are kept until `escrow cleanup`".into(),
+                "nothing was undone: what the conflicts name was changed since the commit, or cannot be taken back".into(),
+                "what an undo needs is kept until `escrow cleanup`".into(),
             ],
             Self::Conflicts { .. } => vec![
                 "nothing was changed; both versions are where they were".into(),

@@ -108,6 +108,8 @@ pub(super) struct Client<'h> {
     pub(super) portal_named: bool,
     /// Whether a statement of it was of another kind than those that read and write rows.
     pub(super) odd: bool,
+    /// What says that its last statement is done, and is not sent yet.
+    pub(super) completed: Option<Frame>,
     /// It went: nothing is sent to it any more.
     pub(super) gone: bool,
 }
@@ -245,7 +247,17 @@ impl<'h> Client<'h> {
     }
 
     pub(super) fn send(&mut self, frame: &Frame) {
+        if let Some(completed) = self.completed.take() {
+            completed.put(&mut self.out);
+        }
         frame.put(&mut self.out);
+    }
+
+    /// Says that a statement is done, unless the end of its transaction fails before anything else is said.
+    pub(super) fn complete_later(&mut self, frame: Frame) {
+        if let Some(completed) = self.completed.replace(frame) {
+            completed.put(&mut self.out);
+        }
     }
 
     pub(super) fn flush(&mut self) -> Served<()> {
@@ -498,6 +510,9 @@ impl<'h> Client<'h> {
         let failed = match ended {
             Ok(()) => Answered::default(),
             Err(error) => {
+                if self.transaction == Transaction::Implicit {
+                    self.completed = None;
+                }
                 let failed = self.say(error)?;
                 backend.connection.take_back(WORK)?;
                 // Also what was set in it.

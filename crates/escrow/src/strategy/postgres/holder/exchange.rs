@@ -302,7 +302,11 @@ impl Exchange {
                 }
                 _ => {}
             }
-            client.send(&frame);
+            // Of the last statement of a query it is known only when its transaction has ended.
+            match frame.kind == b'C' && self.form != Form::Messages {
+                true => client.complete_later(frame),
+                false => client.send(&frame),
+            }
             if client.out.len() > GATHERED {
                 client.flush()?;
             }

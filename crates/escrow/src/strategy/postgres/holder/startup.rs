@@ -66,6 +66,7 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         closing: VecDeque::new(),
         named: 0,
         portal_named: false,
+        completed: None,
         gone: false,
     };
     match begin(&mut client, &parameters) {
