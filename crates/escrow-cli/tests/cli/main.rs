@@ -57,6 +57,7 @@ mod postgres_contract;
 mod postgres_exchanges;
 mod postgres_faults;
 mod postgres_traps;
+mod postgres_unseen;
 mod postgres_work;
 mod protected;
 mod recovery;

@@ -58,6 +58,7 @@ def Q(text): return frame("Q", (text if type(text) is bytes else text.encode()) 
 def P(text, name=""): return frame("P", name.encode() + b"\0" + text.encode() + b"\0\0\0")
 def B(name="", portal=""): return frame("B", portal.encode() + b"\0" + name.encode() + b"\0" + b"\0" * 6)
 def D(portal=""): return frame("D", b"P" + portal.encode() + b"\0")
+def C(name): return frame("C", b"S" + name.encode() + b"\0")
 def E(portal="", rows=0): return frame("E", portal.encode() + b"\0" + struct.pack(">i", rows))
 S, H = frame("S"), frame("H")
 def X(text): return P(text) + B() + D() + E()
@@ -83,8 +84,10 @@ batches = [
     Q("BEGIN"), Q("DECLARE c CURSOR FOR SELECT 'ü' UNION ALL SELECT 'ö'"), Q("FETCH c -- ü"), Q("SELECT 'ü' / 0"), Q("SAVEPOINT ü"), Q("ROLLBACK -- ü"),
     Q("BEGIN; SAVEPOINT ü; SELECT 1 / 0"), Q("ROLLBACK TO ü"), Q("SELECT 'ü'"), Q("COMMIT"), Q("COPY (SELECT 'ü') TO STDOUT"), Q("ü"),
     Q("PREPARE ü AS SELECT 'ü'"), Q("EXECUTE ü"), Q("DEALLOCATE ü"), Q("EXECUTE ü"), Q("VALUES ('ü'); COPY nowhere FROM STDIN (NULL '\\N')"),
+    Q("SELECT 1"), Q("SELECT 1"), X("SELECT 2") + S, X("UPDATE items SET price = 1 WHERE id = 9") + S, Q("SELECT 1"), X("SELECT 2") + S,
     S, X("SELECT 1") + S, X("SELECT 1 / 0") + S, X("INSERT INTO items VALUES (60, 'x', 1)") + X("SELECT 1 / 0") + X("SELECT 2") + S,
     X("SELECT count(*) FROM items") + X("SELECT 2") + S, P("SELECT 3", "three") + S, B("three") + E() + S, B("three") + D() + E() + S,
+    X("SELECT 1 / 0") + C("three") + P("SELECT 5", "five") + S, B("five") + E() + S, B("three") + E() + S, C("three") + C("three") + P("SELECT 3", "three") + S,
     P("SELECT 4", "three") + S, B("three") + E() + S, B("four") + E() + S, E("nowhere") + S, X("") + S, X("SELECT 1") + H + X("SELECT 2") + S,
     P("SELECT g FROM generate_series(1, 5) g") + B() + E("", 2) + E("", 2) + S, P("SELECT 1") + B("", "mine") + E("mine") + S, E("mine") + S,
     P("BEGIN", "b") + P("END", "e") + P("ROLLBACK", "r") + S, B("b") + D() + E() + S, B("three") + E() + S, B("e") + D() + E() + S,

@@ -12,6 +12,7 @@ use postgres_protocol::authentication::{
     md5_hash,
     sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256},
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
 
 use super::location::{Server, SslMode};
@@ -481,6 +482,11 @@ impl Connection {
 
     /// Takes what the server says by itself; anything else answers nothing that was asked, and no answer can be trusted then.
     pub(super) fn settle(&mut self) -> PgResult<()> {
+        let mut said = [PollFd::new(&self.link, PollFlags::IN)];
+        let spoke = poll(&mut said, Some(&Timespec::default())).map_err(io::Error::from)?;
+        if spoke > 0 && !self.incoming.fill(&mut self.link)? {
+            return Err(PgError::link("the server closed the connection"));
+        }
         while let Some(kind) = self.incoming.peek() {
             if !matches!(kind, b'S' | b'N' | b'A') {
                 let text = "the server said something that answers nothing";
@@ -497,12 +503,15 @@ impl Connection {
     /// Takes back everything since a savepoint, and the savepoint: once more, where a late cancel or a limit of time met the first attempt.
     pub(super) fn take_back(&mut self, savepoint: &str) -> PgResult<()> {
         let back = format!("ROLLBACK TO SAVEPOINT {savepoint}; RELEASE SAVEPOINT {savepoint}");
-        let taken = self.query(&back);
-        match taken {
-            Err(error) if error.is("57014") => self.query(&back),
+        let taken = self.run(&back);
+        let taken = match taken {
+            Err(error) if error.is("57014") => self.run(&back),
             taken => taken,
+        };
+        match taken?.tag.as_str() {
+            "RELEASE" => Ok(()),
+            _ => Err(unexpected()),
         }
-        .map(drop)
     }
 
     /// Sends a query, whose rows are then read one by one.

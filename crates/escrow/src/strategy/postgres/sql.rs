@@ -102,6 +102,10 @@ impl Statement {
     }
 }
 
+fn becomes_another() -> Statement {
+    refused("SET SESSION AUTHORIZATION", "use SET ROLE")
+}
+
 fn refused(what: &str, hint: &'static str) -> Statement {
     Statement::Refused(
         "0A000",
@@ -185,9 +189,8 @@ fn classify(words: &[Word]) -> Statement {
             }
         }
         "set" if at(1) == "transaction" => Statement::SetTransaction(modes(words)),
-        "set" if at(1) == "session" && at(2) == "authorization" => {
-            refused("SET SESSION AUTHORIZATION", "use SET ROLE")
-        }
+        "set" if at(1) == "session" && at(2) == "authorization" => becomes_another(),
+        "set" if matches!(at(1), "session" | "local") && at(2) == "session" => becomes_another(),
         "set" if at(1) == "constraints" => Statement::Other,
         "set" | "reset" => {
             let skip = usize::from(matches!(at(1), "local" | "session"));
@@ -199,7 +202,7 @@ fn classify(words: &[Word]) -> Statement {
             let name = parts.iter().take_while(|part| **part != "to").copied();
             let name = name.collect::<Vec<_>>().join(".");
             match name.eq_ignore_ascii_case(SESSION_USER) || is_coded(words) {
-                true => refused("SET SESSION AUTHORIZATION", "use SET ROLE"),
+                true => becomes_another(),
                 false => Statement::Setting {
                     local: at(1) == "local",
                     name: Some(name),
@@ -220,7 +223,7 @@ fn classify(words: &[Word]) -> Statement {
             let called = words.iter().position(sets_config);
             match called.and_then(|at| words.get(at + 2)) {
                 Some(Word::Text(name)) if name.eq_ignore_ascii_case(SESSION_USER) => {
-                    refused("SET SESSION AUTHORIZATION", "use SET ROLE")
+                    becomes_another()
                 }
                 first => Statement::Setting {
                     local: has("true"),
@@ -229,6 +232,13 @@ fn classify(words: &[Word]) -> Statement {
                         _ => None,
                     },
                 },
+            }
+        }
+        // The view of settings can be written to, and a name that is coded can be that of the function.
+        _ if is_coded(words) || words.iter().any(|word| word.name() == Some("pg_settings")) => {
+            Statement::Setting {
+                local: false,
+                name: None,
             }
         }
         "select" | "insert" | "update" | "delete" | "merge" | "with" | "values" | "table" => {
@@ -254,11 +264,7 @@ fn is_temporary(first: &str, second: &str, third: &str) -> bool {
 
 /// Whether a name may be written by numbers, `U&"…"`, so that it is not what it says.
 fn is_coded(words: &[Word]) -> bool {
-    // It is among the first words of the statements that are asked about.
     words
-        .iter()
-        .take(6)
-        .collect::<Vec<_>>()
         .windows(3)
         .any(|three| matches!(three, [u, Word::Sign(b'&'), Word::Quoted(_)] if u.is("u")))
 }

@@ -72,14 +72,15 @@ pub(super) fn close_body(name: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Appends the preparation of a statement without parameters.
-pub(super) fn put_parse(to: &mut Vec<u8>, name: &str, sql: &[u8]) {
-    put(to, b'P', &[name.as_bytes(), b"\0", sql, b"\0\0\0"].concat());
+/// Appends the preparation of the unnamed statement, without parameters.
+pub(super) fn put_parse(to: &mut Vec<u8>, sql: &[u8]) {
+    put(to, b'P', &[b"\0", sql, b"\0\0\0"].concat());
 }
 
-/// Appends a prepared statement that leaves the answer to what follows: the server sends nothing before that.
-pub(super) fn put_execute(to: &mut Vec<u8>, name: &str) {
-    put(to, b'B', &[b"\0", name.as_bytes(), &[0; 7]].concat());
+/// Appends a statement that leaves the answer to what follows: the server sends nothing before that.
+pub(super) fn put_statement(to: &mut Vec<u8>, sql: &str) {
+    put_parse(to, sql.as_bytes());
+    put(to, b'B', &[0; 8]);
     put(to, b'E', &[0; 5]);
 }
 

@@ -82,8 +82,6 @@ pub(super) struct Backend {
     pub(super) prepared: Option<String>,
     /// What was last prepared and taken back, and what came of it.
     pub(super) dropped: Option<(String, Answer)>,
-    /// Whether the statements by which savepoints are made and released were there when they were last used, and nothing ran since.
-    pub(super) own_statements: bool,
     /// What a client that is gone left in the middle.
     pub(super) unfinished: Option<Exchange>,
 }
@@ -112,7 +110,6 @@ impl Backend {
             compared: None,
             prepared: None,
             dropped: None,
-            own_statements: false,
             unfinished: None,
         };
         this.begin()?;

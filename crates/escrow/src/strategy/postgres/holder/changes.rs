@@ -83,7 +83,8 @@ pub(super) fn texts(row: Vec<Option<String>>) -> Vec<String> {
 pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     let mut redo = Redo::default();
     let mut found = Changes::default();
-    let tables = locked(&mut backend.connection)?;
+    let mut tables = locked(&mut backend.connection)?;
+    close(&mut backend.base, &mut tables)?;
     for table in tables.iter().filter(|table| table.kind == "S") {
         let note =
             "the sequence was moved, for everyone: neither a rollback nor an undo takes that back";
@@ -168,10 +169,10 @@ fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> Pg
     Ok(())
 }
 
-/// The digest of a row, or of a text, as the server computes it.
+/// The digest of a row, or of a text, as the server computes it. Values are those that it sends: a cast to text may be a function of a client.
 pub(super) fn digest_of(what: &str) -> String {
     format!(
-        "pg_catalog.encode(pg_catalog.sha256(pg_catalog.textsend(({what})::pg_catalog.text)), 'hex')"
+        "pg_catalog.encode(pg_catalog.sha256(pg_catalog.textsend(pg_catalog.format('%s', {what}))), 'hex')"
     )
 }
 
@@ -184,9 +185,29 @@ fn locked(connection: &mut Connection) -> PgResult<Vec<Table>> {
                JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted \
                AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') \
-               AND n.nspname !~ '^pg_' \
+               AND n.nspname <> 'pg_catalog' \
                GROUP BY 1, 2, 3, 4, 6 ORDER BY 2, 3";
     listed(connection, sql)
+}
+
+/// Marks the tables of which an index was made anew: for the other connection they are locked with it.
+fn close(base: &mut Connection, tables: &mut [Table]) -> PgResult<()> {
+    let indexes = tables
+        .iter()
+        .filter(|table| table.closed && table.kind == "i");
+    let indexes: Vec<&str> = indexes.map(|table| table.oid.as_str()).collect();
+    if indexes.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "SELECT indrelid::text FROM pg_catalog.pg_index WHERE indexrelid IN ({})",
+        indexes.join(", ")
+    );
+    let closed: Vec<String> = base.query(&sql)?.into_iter().flat_map(texts).collect();
+    for table in tables.iter_mut() {
+        table.closed |= closed.contains(&table.oid);
+    }
+    Ok(())
 }
 
 /// Every table of a database, also those that only others hold.
@@ -291,8 +312,10 @@ pub(in crate::strategy::postgres) fn value(read: u8, text: Option<&[u8]>) -> Val
         return Value::Null;
     };
     let number = || std::str::from_utf8(text).ok()?.parse().ok();
-    match read {
-        b'i' => number().map_or_else(|| Value::Text(text.to_vec()), Value::Integer),
+    match (read, text) {
+        (b'i', _) => number().map_or_else(|| Value::Text(text.to_vec()), Value::Integer),
+        (b'b', b"t") => Value::Text(b"true".to_vec()),
+        (b'b', b"f") => Value::Text(b"false".to_vec()),
         _ => Value::Text(text.to_vec()),
     }
 }
@@ -321,10 +344,11 @@ fn rows(
     (found, redo): (&mut Changes, &mut Redo),
 ) -> PgResult<()> {
     let columns = columns(&mut backend.connection, &table.oid)?;
+    // As the server sends them: a cast to text may be a function of a client.
     let list: Vec<String> = columns
         .names
         .iter()
-        .map(|name| format!(", {}::pg_catalog.text", identifier(name)))
+        .map(|name| format!(", {}", identifier(name)))
         .collect();
     let select = format!(
         "SELECT ctid::pg_catalog.text{} FROM ONLY {}",

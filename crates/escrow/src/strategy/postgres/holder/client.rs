@@ -56,6 +56,14 @@ pub(super) struct Prepared {
     pub(super) kind: Statement,
 }
 
+/// Something that the server was asked to close.
+pub(super) enum Closing {
+    /// A statement of ours, of which the client does not hear.
+    Own,
+    /// By the client: a statement that it prepared, if it is one that is known.
+    Client(Option<(Vec<u8>, Prepared)>),
+}
+
 /// Why a client is served no longer.
 pub(super) enum Ended {
     /// It went, or its link broke.
@@ -88,8 +96,6 @@ pub(super) struct Client<'h> {
     pub(super) incoming: Incoming,
     pub(super) out: Vec<u8>,
     pub(super) transaction: Transaction,
-    /// Whether our statements are prepared, unless a statement of the client took them away.
-    pub(super) own_statements: bool,
     /// Whether its savepoint is there, or on its way: it is made together with the first statement.
     pub(super) open: bool,
     pub(super) settings: Settings,
@@ -101,8 +107,8 @@ pub(super) struct Client<'h> {
     pub(super) portals: HashMap<Vec<u8>, Statement>,
     /// Names whose statement is being prepared.
     pub(super) parsing: VecDeque<Vec<u8>>,
-    /// Of the statements being closed: which ones by us.
-    pub(super) closing: VecDeque<bool>,
+    /// What is being closed.
+    pub(super) closing: VecDeque<Closing>,
     pub(super) named: u64,
     /// Whether a portal was made that has a name.
     pub(super) portal_named: bool,
@@ -230,13 +236,20 @@ impl<'h> Client<'h> {
         Ok(())
     }
 
+    /// The next message, if all of it has come. One that the server would not take ends the client, as it would there.
+    pub(super) fn next_buffered(&mut self) -> Served<Option<Frame>> {
+        match self.incoming.next() {
+            Ok(Some(frame)) if frame.body.len() > longest(frame.kind) => Err(Ended::Gone),
+            Ok(frame) => Ok(frame),
+            Err(_) => Err(Ended::Gone),
+        }
+    }
+
     /// The next message; `None` when the client is gone.
     pub(super) fn next(&mut self) -> Served<Option<Frame>> {
         loop {
-            match self.incoming.next() {
-                Ok(Some(frame)) => return Ok(Some(frame)),
-                Ok(None) => {}
-                Err(_) => return Err(Ended::Gone),
+            if let Some(frame) = self.next_buffered()? {
+                return Ok(Some(frame));
             }
             match self.incoming.fill(&mut self.stream) {
                 Ok(true) => {}
@@ -392,7 +405,7 @@ impl<'h> Client<'h> {
     /// Sends a query, in the client's savepoint, and passes on what comes back. Where nothing comes after it in an exchange of its
     /// own, the savepoint is released with it.
     fn piece(&mut self, backend: &mut Backend, text: &[u8], last: bool) -> Served<Answered> {
-        let mut exchange = Exchange::new(self, backend, Form::Query);
+        let mut exchange = Exchange::new(self, Form::Query);
         wire::put_query(&mut exchange.out, text);
         if last && self.ends_with_it(backend) {
             exchange.release(self);
@@ -402,7 +415,7 @@ impl<'h> Client<'h> {
 
     /// A call of a function by its number.
     fn function(&mut self, backend: &mut Backend, frame: &Frame) -> Served<()> {
-        let mut exchange = Exchange::new(self, backend, Form::Query);
+        let mut exchange = Exchange::new(self, Form::Query);
         frame.put(&mut exchange.out);
         let answered = self.relay(backend, exchange)?;
         self.end_exchange(backend, answered)
@@ -655,8 +668,6 @@ impl<'h> Client<'h> {
         }
         wire::put(&mut out, b'S', b"");
         self.statements.clear();
-        // One of them may have had the name of one of ours.
-        backend.own_statements = false;
         backend
             .connection
             .link
@@ -693,12 +704,24 @@ impl<'h> Client<'h> {
         self.forget_statements(backend)
     }
 
-    /// After an error nothing of what was being prepared is there.
+    /// After an error nothing of what was being prepared is there, and everything that was being closed still is.
     pub(super) fn forget_parsing(&mut self) {
         for name in self.parsing.drain(..) {
             self.statements.remove(&name);
         }
-        self.closing.clear();
+        for closing in self.closing.drain(..) {
+            if let Closing::Client(Some((name, known))) = closing {
+                self.statements.entry(name).or_insert(known);
+            }
+        }
+    }
+}
+
+/// How long a message may be: the server ends the connection after a longer one.
+fn longest(kind: u8) -> usize {
+    match kind {
+        b'C' | b'D' | b'E' | b'H' | b'S' | b'X' | b'c' | b'f' => 9_900,
+        _ => usize::MAX,
     }
 }
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::super::super::sql::{table_item, text_change};
-use super::super::connect::{Connection, PgResult};
+use super::super::super::sql::{UNREAD, identifier, table_item, text_change};
+use super::super::connect::{Connection, PgResult, literal};
 use super::backend::Backend;
 use super::changes::{digest_of, drop_present, shown, texts};
 use crate::model::{Change, Detail, ResourcePath};
@@ -19,7 +19,7 @@ use crate::model::{Change, Detail, ResourcePath};
 /// What `ANALYZE` counted, which the server does by itself.
 const COUNTED: &str = "'pg_statistic', 'pg_statistic_ext_data'";
 
-/// Written with everything else, and by itself where something is only added to an extension.
+/// Written with everything else. What only these say, members of extensions and who owns a sequence, belongs to what depends.
 const DEPENDENCIES: [&str; 2] = ["pg_depend", "pg_shdepend"];
 
 /// What of a row in `pg_class` is no definition.
@@ -28,6 +28,7 @@ const VOLATILE: &str = "{relpages,reltuples,relallvisible,relallfrozen,relfrozen
 
 /// The catalogs whose rows belong to something in another one: what is joined, the catalog, the number there.
 const OWNERS: &str = "
+pg_class                | LEFT JOIN pg_catalog.pg_class o ON o.reltoastrelid = x.oid AND x.relkind = 't' | 'pg_class' | coalesce(o.oid, x.oid)
 pg_attribute            |  | 'pg_class' | x.attrelid
 pg_attrdef              |  | 'pg_class' | x.adrelid
 pg_index                |  | 'pg_class' | x.indexrelid
@@ -44,6 +45,9 @@ pg_largeobject          |  | 'pg_largeobject_metadata' | x.loid
 pg_description          | LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid | o.relname::pg_catalog.text | x.objoid
 pg_seclabel             | LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid | o.relname::pg_catalog.text | x.objoid
 pg_init_privs           | LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classoid | o.relname::pg_catalog.text | x.objoid
+pg_depend               | LEFT JOIN pg_catalog.pg_class o ON o.oid = x.classid AND (x.deptype IN ('e', 'x') OR x.deptype = 'a' \
+    AND EXISTS (SELECT FROM pg_catalog.pg_sequence s WHERE s.seqrelid = x.objid)) \
+    | coalesce(o.relname::pg_catalog.text, 'pg_depend') | CASE WHEN o.oid IS NULL THEN 0 ELSE x.objid END
 pg_constraint           |  | CASE WHEN x.conrelid <> 0 THEN 'pg_class' WHEN x.contypid <> 0 THEN 'pg_type' ELSE 'pg_constraint' END \
     | coalesce(nullif(x.conrelid, 0), nullif(x.contypid, 0), x.oid)
 pg_rewrite              |  | CASE WHEN x.rulename = '_RETURN' THEN 'pg_class' ELSE 'pg_rewrite' END \
@@ -101,16 +105,17 @@ pub(super) struct Definitions {
 /// Everything that was changed of definitions; `own` is the condition of a row that the transaction wrote.
 pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definitions> {
     let catalogs = catalogs(&mut backend.connection)?;
-    let readable: Vec<&Catalog> = catalogs.iter().filter(|one| one.readable).collect();
+    // A superuser can make more of them.
+    let catalogs_before = self::catalogs(&mut backend.base)?;
     let own = own.replace("(xmin)", "(x.xmin)");
-    let now = rows(&mut backend.connection, &readable, &own)?;
+    let now = rows(&mut backend.connection, &catalogs, &own)?;
     let mut before = rows(
         &mut backend.base,
-        &readable,
+        &catalogs_before,
         "x.xmax <> '0'::pg_catalog.xid",
     )?;
     for (catalog, rows) in &mut before {
-        let quoted = format!("pg_catalog.{catalog}");
+        let quoted = format!("pg_catalog.{}", identifier(catalog));
         drop_present(&mut backend.connection, &quoted, rows)?;
     }
     let (said, said_before) = (by_key(&now), by_key(&before));
@@ -135,16 +140,19 @@ pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definiti
         }
         // Of what the server keeps for itself there is no change that is not one of the thing it is kept for.
         let mut known = old.into_iter().chain(new).peekable();
-        if known.peek().is_some() && known.all(|one| one.schema == "pg_toast") {
+        let kept = |one: &Object| one.schema == "pg_toast" && one.kind != "table";
+        if known.peek().is_some() && known.all(kept) {
             continue;
         }
         let kept = said.get(key).cloned().unwrap_or_default();
         let gone = said_before.get(key).cloned().unwrap_or_default();
         let path = path_of(&key.0, new.or(old));
-        by_path
-            .entry(path)
-            .or_default()
-            .add(&key.0, (old, new), (kept, gone));
+        let unread = catalogs
+            .iter()
+            .any(|one| one.name == key.0 && !one.readable);
+        let change = by_path.entry(path).or_default();
+        change.add(&key.0, (old, new), (kept, gone));
+        change.unread |= unread;
     }
     let changes = by_path.into_iter().map(|(path, one)| one.into_change(path));
     found.changes.extend(changes);
@@ -159,6 +167,8 @@ struct PathChange {
     after: Vec<String>,
     /// What its rows say, and what those said that are gone.
     content: Vec<(Said, Said)>,
+    /// This role may not read what its rows say.
+    unread: bool,
 }
 
 impl PathChange {
@@ -189,6 +199,9 @@ impl PathChange {
         let mut change = text_change(path, &self.kind, before.as_deref(), after.as_deref());
         if let Detail::Opaque { detail } = &mut change.detail {
             let content = json!(self.content).to_string();
+            if self.unread {
+                detail[UNREAD] = true.into();
+            }
             detail["digest"] = blake3::hash(content.as_bytes()).to_hex().as_str().into();
         }
         change
@@ -220,28 +233,30 @@ fn catalogs(connection: &mut Connection) -> PgResult<Vec<Catalog>> {
 /// Rows of catalogs: the place of each, and to what it belongs with the digest of what it says.
 type Rows = BTreeMap<String, Vec<(String, (Key, String))>>;
 
-fn rows(connection: &mut Connection, catalogs: &[&Catalog], condition: &str) -> PgResult<Rows> {
-    let select = |catalog: &&Catalog| {
-        let name = &catalog.name;
-        let (join, class, number) = match owner(name) {
-            Some([join, class, number]) => (join, class.to_owned(), number),
-            None if catalog.numbered => ("", format!("'{name}'"), "x.oid"),
-            None => ("", format!("'{name}'"), "0"),
-        };
-        let said = match name.as_str() {
+fn rows(connection: &mut Connection, catalogs: &[Catalog], condition: &str) -> PgResult<Rows> {
+    let select = |catalog: &Catalog| {
+        let (name, quoted) = (literal(&catalog.name), identifier(&catalog.name));
+        let (join, class, number) = match owner(&catalog.name) {
+            Some(known) => known,
+            None if catalog.numbered => ["", name.as_str(), "x.oid"],
+            None => ["", name.as_str(), "0"],
+        }
+        .into();
+        let said = match catalog.name.as_str() {
             "pg_class" => format!(
                 "(pg_catalog.to_jsonb(x) - '{VOLATILE}'::pg_catalog.text[])::pg_catalog.text || \
                  CASE WHEN x.relkind IN ('r', 'm', 'S') THEN x.relfilenode ELSE 0 END"
             ),
-            _ => "x::pg_catalog.text".to_owned(),
+            _ => "x.*".to_owned(),
         };
         format!(
-            "SELECT '{name}', x.ctid::pg_catalog.text, coalesce({class}, '{name}'), ({number})::pg_catalog.text, \
-             {} FROM pg_catalog.{name} x {join} WHERE {condition}",
+            "SELECT {name}, x.ctid::pg_catalog.text, coalesce({class}, {name}), ({number})::pg_catalog.text, \
+             {} FROM pg_catalog.{quoted} x {join} WHERE {condition}",
             digest_of(&said)
         )
     };
-    let selects: Vec<String> = catalogs.iter().map(select).collect();
+    let readable = catalogs.iter().filter(|one| one.readable);
+    let selects: Vec<String> = readable.map(select).collect();
     let mut found = Rows::new();
     for row in connection.query(&selects.join(" UNION ALL "))? {
         let [catalog, place, class, number, digest] = texts(row).try_into().unwrap_or_default();
@@ -281,7 +296,8 @@ fn differing(now: &BTreeMap<Key, Said>, before: &BTreeMap<Key, Said>) -> Vec<Key
 /// What there is of these, with names.
 fn objects(connection: &mut Connection, keys: &[Key]) -> PgResult<BTreeMap<Key, Object>> {
     let mut by_class: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (class, number) in keys {
+    let is_number = |(_, number): &&Key| number.bytes().all(|byte| byte.is_ascii_digit());
+    for (class, number) in keys.iter().filter(is_number) {
         by_class.entry(class).or_default().push(number);
     }
     let mut found = BTreeMap::new();
@@ -315,7 +331,7 @@ fn names(class: &str) -> Option<String> {
     Some(match class {
         "pg_class" => "SELECT x.oid::text, n.nspname, x.relname, CASE x.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'table' \
              WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' \
-             WHEN 'I' THEN 'index' WHEN 'f' THEN 'foreign table' ELSE 'composite type' END, x.relfilenode::text \
+             WHEN 'I' THEN 'index' WHEN 'f' THEN 'foreign table' WHEN 't' THEN 'toast' ELSE 'composite type' END, x.relfilenode::text \
              FROM pg_catalog.pg_class x JOIN pg_catalog.pg_namespace n ON n.oid = x.relnamespace WHERE x.oid IN"
             .to_owned(),
         "pg_proc" => "SELECT x.oid::text, n.nspname, x.proname || '(' || pg_catalog.pg_get_function_identity_arguments(x.oid) || ')', \

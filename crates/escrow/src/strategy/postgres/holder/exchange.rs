@@ -10,24 +10,21 @@ use super::super::connect::PgError;
 use super::super::sql;
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
-use super::client::{Answered, Client, Ended, GATHERED, Served, Transaction, with_hint};
+use super::client::{Answered, Client, Closing, Ended, GATHERED, Served, Transaction, with_hint};
 
-/// The names of our statements: prepared, they cost the server a third of what they cost as texts.
-const OWN: [(&str, &str); 3] = [
-    (SAVEPOINT, "SAVEPOINT escrow_work"),
-    (CLOSE, "CLOSE ALL"),
-    (RELEASE, "RELEASE SAVEPOINT escrow_work"),
-];
-const SAVEPOINT: &str = "escrow_savepoint";
-const CLOSE: &str = "escrow_close";
-const RELEASE: &str = "escrow_release";
-
-/// What the server answers to the last two.
+/// What the server answers to what closes a savepoint.
 const CLOSED: [&[u8]; 2] = [b"CLOSE CURSOR ALL\0", b"RELEASE\0"];
+
+/// Answers and questions do not belong together any more: nothing that the server says can be trusted.
+const OUT_OF_STEP: &str = "the server answered something that was not asked";
 
 /// Whether a message belongs to a copy.
 pub(super) fn is_of_copy(kind: u8) -> bool {
     matches!(kind, b'd' | b'c' | b'f' | b'H' | b'S')
+}
+
+fn out_of_step() -> Ended {
+    Ended::Lost(PgError::link(OUT_OF_STEP))
 }
 
 /// How an exchange goes over the wire on both sides.
@@ -73,7 +70,7 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Begins one, in the savepoint of the client, which is made with it where there is none.
-    pub(super) fn new(client: &mut Client<'_>, backend: &mut Backend, form: Form) -> Self {
+    pub(super) fn new(client: &mut Client<'_>, form: Form) -> Self {
         let mut this = Self {
             opening: !client.open,
             awaited: 1,
@@ -83,13 +80,7 @@ impl Exchange {
         };
         if this.opening {
             client.holder.turns.opening();
-            // What the client runs may take them away.
-            client.own_statements = std::mem::take(&mut backend.own_statements);
-            let name = if client.own_statements { SAVEPOINT } else { "" };
-            if name.is_empty() {
-                wire::put_parse(&mut this.out, name, OWN[0].1.as_bytes());
-            }
-            wire::put_execute(&mut this.out, name);
+            wire::put_statement(&mut this.out, "SAVEPOINT escrow_work");
         }
         client.open = true;
         if client.transaction == Transaction::None {
@@ -108,19 +99,15 @@ impl Exchange {
 
     /// Lets the savepoint go with what was put, unless that fails.
     pub(super) fn release(&mut self, client: &mut Client<'_>) {
-        // The answer to this says where the client's answers end.
-        wire::put(&mut self.out, b'C', &wire::close_body(b"escrow_none"));
-        client.closing.push_back(true);
-        if !client.own_statements {
-            for (name, sql) in OWN {
-                wire::put(&mut self.out, b'C', &wire::close_body(name.as_bytes()));
-                wire::put_parse(&mut self.out, name, sql.as_bytes());
-            }
+        if self.form != Form::Query {
+            // The answer to this says where the client's answers end.
+            wire::put(&mut self.out, b'C', &wire::close_body(b"escrow_none"));
+            client.closing.push_back(Closing::Own);
         }
         if client.has_portals() {
-            wire::put_execute(&mut self.out, CLOSE);
+            wire::put_statement(&mut self.out, "CLOSE ALL");
         }
-        wire::put_execute(&mut self.out, RELEASE);
+        wire::put_statement(&mut self.out, "RELEASE SAVEPOINT escrow_work");
         self.releases = true;
         if self.form == Form::Query {
             wire::put(&mut self.out, b'S', b"");
@@ -155,8 +142,6 @@ impl Exchange {
         while !self.ready {
             if std::mem::take(&mut self.copying) {
                 wire::put(&mut self.out, b'f', b"the client is gone\0");
-                // One that was sent before was passed over.
-                sync = self.form != Form::Query;
             }
             if std::mem::take(&mut sync) {
                 wire::put(&mut self.out, b'S', b"");
@@ -254,21 +239,19 @@ impl Exchange {
                 // A client that sent a query hears of its results alone.
                 b'1' | b'2' | b'n' if self.form == Form::Statement => continue,
                 b'C' if self.releasing && CLOSED.contains(&&frame.body[..]) => continue,
-                // A function of the client put something else in the place of our statements.
-                b'C' if self.opening || self.releasing => {
-                    let text =
-                        "statements of the holder were replaced, so what is held is not known";
-                    return Err(Ended::Lost(PgError::link(text)));
-                }
+                b'C' if self.opening || self.releasing => return Err(out_of_step()),
                 b'Z' if backend.connection.status == b'I' => {
                     return Err(Ended::Lost(PgError::link(ENDED_INSIDE)));
                 }
                 b'Z' => {
                     self.awaited = self.awaited.saturating_sub(1);
                     self.ready = self.awaited == 0;
+                    // Nothing was said before its question was sent, and nothing after it.
+                    if self.ready && (!self.out.is_empty() || !self.synced || self.opening) {
+                        return Err(out_of_step());
+                    }
                     self.releasing = !self.ready;
                     self.answered.released = self.releases && !self.answered.failed;
-                    backend.own_statements = self.ready && self.answered.released;
                     continue;
                 }
                 // The statement failed, and so the release.
@@ -278,6 +261,10 @@ impl Exchange {
                     client.send(&with_hint(frame));
                     client.forget_parsing();
                     continue;
+                }
+                // It comes of a statement that copies, and nothing was sent after that.
+                b'G' if self.releases || self.form != Form::Query && !self.may_copy => {
+                    return Err(out_of_step());
                 }
                 b'G' => {
                     (self.copying, self.may_copy) = (true, false);
@@ -296,10 +283,14 @@ impl Exchange {
                 }
                 b'S' => client.set.push((None, false)),
                 b'1' => drop(client.parsing.pop_front()),
-                b'3' if client.closing.pop_front() == Some(true) => {
-                    self.releasing = self.releases && client.closing.is_empty();
-                    continue;
-                }
+                b'3' => match client.closing.pop_front() {
+                    Some(Closing::Own) => {
+                        self.releasing = self.releases && client.closing.is_empty();
+                        continue;
+                    }
+                    Some(Closing::Client(_)) => {}
+                    None => return Err(out_of_step()),
+                },
                 _ => {}
             }
             // Of the last statement of a query it is known only when its transaction has ended.
@@ -326,10 +317,9 @@ impl Exchange {
                 self.break_off();
                 return Ok(());
             }
-            match client.incoming.next() {
-                Ok(Some(frame)) => self.copied(&frame),
-                Ok(None) => return Ok(()),
-                Err(_) => return Err(Ended::Gone),
+            match client.next_buffered()? {
+                Some(frame) => self.copied(&frame),
+                None => return Ok(()),
             }
         }
         Ok(())

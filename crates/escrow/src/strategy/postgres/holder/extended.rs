@@ -5,7 +5,7 @@ use super::super::lexer::Reading;
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
-use super::client::{Answered, Client, Ended, Prepared, Served, Transaction};
+use super::client::{Answered, Client, Closing, Ended, Prepared, Served, Transaction};
 use super::exchange::{Exchange, Form, is_of_copy};
 
 /// What is prepared on the server instead of what is carried out here: it has no result, and the server takes it also in a
@@ -42,8 +42,8 @@ pub(super) fn statement(
     copies: bool,
     last: bool,
 ) -> Served<Answered> {
-    let mut exchange = Exchange::new(client, backend, Form::Statement);
-    wire::put_parse(&mut exchange.out, "", text);
+    let mut exchange = Exchange::new(client, Form::Statement);
+    wire::put_parse(&mut exchange.out, text);
     wire::put_described(&mut exchange.out);
     (exchange.executes, exchange.may_copy) = (1, copies);
     let run = carried_out(client, backend, &mut exchange, last);
@@ -79,8 +79,13 @@ fn messages(
     let mut next = Some(first);
     loop {
         if let Some(frame) = next.take() {
+            // After an error the server passes over everything up to the `Sync`.
+            if exchange.answered.failed && !matches!(frame.kind, b'S' | b'Q' | b'F' | b'X') {
+                next = client.next_buffered()?;
+                continue;
+            }
             if exchange.ready && !matches!(frame.kind, b'S' | b'Q' | b'F') {
-                *exchange = Exchange::new(client, backend, Form::Messages);
+                *exchange = Exchange::new(client, Form::Messages);
                 exchange.listens = true;
             }
             match forward(client, exchange, frame)? {
@@ -113,7 +118,7 @@ fn messages(
             exchange.step(client, backend)?;
         }
         if exchange.out.len() < ENOUGH && !exchange.awaits_copy() {
-            next = client.incoming.next().map_err(|_| Ended::Gone)?;
+            next = client.next_buffered()?;
         }
     }
 }
@@ -198,7 +203,7 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
                 }
                 Some(kind) => {
                     client.note(&kind);
-                    if kind == Statement::Copy {
+                    if kind != Statement::Rows {
                         client.portals.insert(portal.to_vec(), kind);
                     }
                 }
@@ -216,12 +221,12 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             let (name, _) = wire::text(&body[1..]).ok_or_else(malformed)?;
             wire::put(out, frame.kind, &wire::close_body(&name_of(client, name)));
             if frame.kind == b'C' {
-                client.statements.remove(name);
-                client.closing.push_back(false);
+                let known = client.statements.remove_entry(name);
+                client.closing.push_back(Closing::Client(known));
             }
         }
         b'C' => {
-            client.closing.push_back(false);
+            client.closing.push_back(Closing::Client(None));
             frame.put(out);
         }
         b'E' => {
@@ -229,7 +234,8 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             if let Some(control) = client.portals.get(portal).filter(|kind| kind.is_control()) {
                 return Ok(Next::Control(control.clone()));
             }
-            let copies = matches!(client.portals.get(portal), Some(Statement::Copy));
+            // Whatever does not certainly read or write rows.
+            let copies = client.portals.contains_key(portal);
             frame.put(out);
             exchange.executes += 1;
             exchange.may_copy = copies;
@@ -279,7 +285,7 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
         (_, true) => {
             let own = format!("escrow_{}_0", client.id).into_bytes();
             wire::put(out, b'C', &wire::close_body(&own));
-            client.closing.push_back(true);
+            client.closing.push_back(Closing::Own);
             own
         }
         (None, false) => {
@@ -287,12 +293,17 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
             format!("escrow_{}_{}", client.id, client.named).into_bytes()
         }
     };
-    if known.is_none() || name.is_empty() {
-        let prepared = Prepared {
-            name: server.clone(),
-            kind,
-        };
-        client.statements.insert(name.to_vec(), prepared);
+    match client.statements.get_mut(name).filter(|_| !name.is_empty()) {
+        // The server refuses it, unless the one that is known here is gone there: either may be meant.
+        Some(known) if known.kind != kind => known.kind = Statement::Other,
+        Some(_) => {}
+        None => {
+            let prepared = Prepared {
+                name: server.clone(),
+                kind,
+            };
+            client.statements.insert(name.to_vec(), prepared);
+        }
     }
     // Of one that is there already an error takes nothing away.
     let fresh = known.is_none() || name.is_empty();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::super::error::ENDED_INSIDE;
 use super::super::super::sql::identifier;
 use super::super::connect::{PgError, PgResult, literal};
 use super::super::control::{Answer, Request, Status};
@@ -64,9 +65,14 @@ pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
         Err(Unavailable::Busy) => return Answer::Busy,
         Err(Unavailable::Lost(why)) => return Answer::Lost(why),
     };
-    let answer = turn
-        .backend()
-        .and_then(|backend| one(holder, backend, request));
+    let answer = turn.backend().and_then(|backend| {
+        let answer = one(holder, backend, request)?;
+        // What is held has to be held after whatever was asked.
+        match backend.prepared.is_none() && backend.connection.status == b'I' {
+            true => Err(PgError::link(ENDED_INSIDE)),
+            false => Ok(answer),
+        }
+    });
     match answer {
         Ok(answer) => answer,
         // The server said it; without its words the link is broken.
@@ -234,6 +240,13 @@ fn check(backend: &mut Backend) -> PgResult<Option<String>> {
         return Err(refused(
             "the sandbox used temporary objects, and such a transaction cannot be prepared",
             "they were made by a function; `escrow rollback` begins anew",
+        ));
+    }
+    let holds = "SELECT EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE is_holdable)";
+    if backend.connection.value(holds)?.as_deref() == Some("t") {
+        return Err(refused(
+            "the sandbox has a cursor WITH HOLD, and such a transaction cannot be prepared",
+            "a function declared it; `CLOSE ALL` in the sandbox, or `escrow rollback` begins anew",
         ));
     }
     backend.connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;

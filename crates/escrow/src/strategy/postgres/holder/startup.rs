@@ -55,7 +55,6 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         out: Vec::new(),
         transaction: Transaction::None,
         open: false,
-        own_statements: false,
         settings: Settings::new(),
         began_with: Settings::new(),
         odd: false,

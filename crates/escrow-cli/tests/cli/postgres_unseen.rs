@@ -1,0 +1,141 @@
+//! What a held transaction releases is what its diff shows, also where a client tries to make the diff show something else. Each test is named
+//! after what once worked.
+
+use crate::postgres::{CLERK, Shop, changes, inside};
+use crate::*;
+
+impl Shop {
+    /// A plan of the database alone, as a user who owns what he made and nothing else.
+    fn plan_of_clerk(&self) -> String {
+        let url = self.server.url("clerk", "shop");
+        self.cli.ok(["plan", "create", "try", "--resource", &url]);
+        self.url("try")
+    }
+
+    fn digest(&self) -> Option<String> {
+        let diff = json(&self.cli, "diff try");
+        diff["digest"].as_str().map(str::to_owned)
+    }
+}
+
+/// The names of catalogs were pasted into statements of the engine: a diff committed.
+// rule Q1, S4
+#[test]
+fn the_name_of_a_catalog_was_a_statement() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "SET allow_system_table_mods = on; CREATE TABLE pg_catalog.\"';COMMIT;--\" (a int); CREATE TABLE pg_catalog.\"a b\" (oid text); \
+         INSERT INTO pg_catalog.\"a b\" VALUES ('0); COMMIT; --'); INSERT INTO loose VALUES (666, 'released by a diff')",
+    );
+    let shown = changes(&shop.cli, "try").join("\n");
+    has(&shown, ["inserted loose", "COMMIT", "a b"]);
+    let released = "SELECT count(*) FROM loose WHERE a = 666";
+    assert_eq!(shop.server.sql("shop", released), "0");
+    assert_eq!(inside(&url, released), "1");
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}
+
+/// Rows were compared by a cast to text, which the owner of a type can make.
+// rule C11, Q4
+#[test]
+fn a_cast_said_that_a_row_is_as_it_was() {
+    let shop = Shop::new(true);
+    shop.server.sql("shop", CLERK);
+    shop.server.sql(
+        "shop",
+        "SET ROLE clerk; CREATE TYPE color AS ENUM ('red', 'blue'); CREATE TABLE paint (id int PRIMARY KEY, c color); \
+         INSERT INTO paint VALUES (1, 'red'); CREATE TABLE kept (id int PRIMARY KEY, v text); INSERT INTO kept VALUES (1, 'a'); \
+         CREATE TABLE blanks (id int PRIMARY KEY, v bpchar, flag bool); INSERT INTO blanks VALUES (1, 'a', false)",
+    );
+    let url = shop.plan_of_clerk();
+    inside(
+        &url,
+        "CREATE FUNCTION lie(color) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT ''red''::text'; \
+         CREATE CAST (color AS text) WITH FUNCTION lie(color); UPDATE paint SET c = 'blue'; \
+         CREATE FUNCTION lie(kept) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN ''the same''; END'; \
+         CREATE CAST (kept AS text) WITH FUNCTION lie(kept); UPDATE blanks SET v = 'a   ', flag = true; \
+         LOCK TABLE kept IN ACCESS EXCLUSIVE MODE",
+    );
+    let shown = shop.cli.ok("diff try");
+    let wanted = ["paint/1", "'red' → 'blue'", "'a' → 'a   '", "'true'"];
+    has(&shown, wanted);
+    let before = shop.digest().expect("everything was read");
+    inside(&url, "UPDATE kept SET v = 'other'");
+    assert_ne!(shop.digest(), Some(before.clone()));
+    let said = shop.cli.run(["commit", "try", "--expect", &before]);
+    assert_eq!(said.status, 4, "{said:?}");
+    shop.cli.ok("commit try");
+    let released = "SELECT c, octet_length(v) FROM paint, blanks";
+    assert_eq!(shop.server.sql("shop", released), "blue|4");
+}
+
+/// What only the dependencies of a thing say, or the table in which its long values are, was shown only where nothing else was changed.
+// rule C11
+#[test]
+fn a_changed_dependency_was_hidden_by_another_change() {
+    let shop = Shop::new(true);
+    shop.server.sql(
+        "shop",
+        "CREATE SEQUENCE alone; CREATE TABLE long (t text); CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    );
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "CREATE TABLE beside (a serial PRIMARY KEY, b text); CREATE VIEW shown AS SELECT * FROM beside; ALTER SEQUENCE alone OWNED BY items.id; \
+         ALTER TABLE long SET (toast.autovacuum_enabled = false); ALTER FUNCTION f() DEPENDS ON EXTENSION plpgsql",
+    );
+    has(
+        &shop.cli.ok("diff try"),
+        [
+            "sequence alone: altered",
+            "table long: altered",
+            "function f(): altered",
+        ],
+    );
+    let paths = changes(&shop.cli, "try");
+    assert_eq!(paths.len(), 7, "and nothing twice: {paths:?}");
+    shop.cli.ok("commit try");
+    let options = "SELECT o.reloptions FROM pg_class c JOIN pg_class o ON o.oid = c.reltoastrelid WHERE c.relname = 'long'";
+    assert_eq!(
+        shop.server.sql("shop", options),
+        "{autovacuum_enabled=false}"
+    );
+}
+
+/// What this role may not read was not bound by the digest.
+// rule C11
+#[test]
+fn what_may_not_be_read_was_released_as_expected() {
+    let shop = Shop::new(true);
+    shop.server.sql("shop", CLERK);
+    let url = shop.plan_of_clerk();
+    inside(
+        &url,
+        "SELECT lo_from_bytea(4711, 'good'); ALTER ROLE clerk PASSWORD 'one'",
+    );
+    assert_eq!(shop.digest(), None);
+    let shown = changes(&shop.cli, "try").join("\n");
+    has(&shown, ["pg_largeobject", "pg_authid"]);
+    shop.cli.ok("cleanup --yes try");
+}
+
+/// An index that is made anew is locked for the connection that sees the beginning: nothing could be compared or committed.
+// rule Q3
+#[test]
+fn an_index_that_was_made_anew_stopped_every_commit() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "UPDATE items SET price = 5 WHERE id = 1; REINDEX TABLE items; CREATE INDEX more ON loose (a); INSERT INTO loose VALUES (9)",
+    );
+    let shown = changes(&shop.cli, "try").join("\n");
+    has(&shown, ["items", "inserted loose"]);
+    shop.cli.ok("commit try");
+    let price = "SELECT price FROM items WHERE id = 1";
+    assert_eq!(shop.server.sql("shop", price), "5");
+    shop.assert_nothing_left();
+}
