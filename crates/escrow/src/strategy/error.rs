@@ -11,11 +11,14 @@ pub type Result<T> = std::result::Result<T, StrategyError>;
 pub(super) const ENDED_INSIDE: &str =
     "a statement inside ended it, and what was done in it may be in the original: look there";
 
+/// Why no answer of its server can be trusted any more.
+pub(super) const OUT_OF_STEP: &str = "the server answered something that was not asked, and what was done in it may be in the original: look there";
+
 /// What became of the changes of a held transaction that is gone.
 fn taken_back(why: &str) -> &'static str {
-    match why == ENDED_INSIDE {
-        true => "",
-        false => ", and the database took its changes back",
+    match why {
+        ENDED_INSIDE | OUT_OF_STEP => "",
+        _ => ", and the database took its changes back",
     }
 }
 

@@ -15,6 +15,7 @@ use postgres_protocol::authentication::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
 
+use super::super::error::OUT_OF_STEP;
 use super::location::{Server, SslMode};
 use super::tls::TlsStream;
 use super::wire::{self, Frame, Incoming};
@@ -489,8 +490,7 @@ impl Connection {
         }
         while let Some(kind) = self.incoming.peek() {
             if !matches!(kind, b'S' | b'N' | b'A') {
-                let text = "the server said something that answers nothing";
-                return Err(PgError::link(text));
+                return Err(PgError::link(OUT_OF_STEP));
             }
             match self.incoming.next()? {
                 Some(frame) => self.note(&frame),

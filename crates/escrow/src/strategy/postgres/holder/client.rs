@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::super::super::error::ENDED_INSIDE;
+use super::super::super::error::{ENDED_INSIDE, OUT_OF_STEP};
 use super::super::super::sql::identifier;
 use super::super::connect::{PgError, PgResult, raise};
 use super::super::lexer::is_certain;
@@ -133,7 +133,9 @@ impl<'h> Client<'h> {
             let hint = match &turn {
                 // What is held is as it was.
                 None => "connect again",
-                Some(_) if why == ENDED_INSIDE => "`escrow rollback` begins anew",
+                Some(_) if [ENDED_INSIDE, OUT_OF_STEP].contains(&why.as_str()) => {
+                    "`escrow rollback` begins anew"
+                }
                 Some(_) => {
                     "the database took everything back that was done in the sandbox; `escrow rollback` begins anew"
                 }

@@ -5,7 +5,7 @@ use std::io::ErrorKind::{Interrupted, WouldBlock};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::super::super::error::ENDED_INSIDE;
+use super::super::super::error::{ENDED_INSIDE, OUT_OF_STEP};
 use super::super::connect::PgError;
 use super::super::sql;
 use super::super::wire::{self, Frame};
@@ -14,9 +14,6 @@ use super::client::{Answered, Client, Closing, Ended, GATHERED, Served, Transact
 
 /// What the server answers to what closes a savepoint.
 const CLOSED: [&[u8]; 2] = [b"CLOSE CURSOR ALL\0", b"RELEASE\0"];
-
-/// Answers and questions do not belong together any more: nothing that the server says can be trusted.
-const OUT_OF_STEP: &str = "the server answered something that was not asked";
 
 /// Whether a message belongs to a copy.
 pub(super) fn is_of_copy(kind: u8) -> bool {
@@ -229,7 +226,14 @@ impl Exchange {
             };
             backend.connection.note(&frame);
             match frame.kind {
-                b'E' if self.opening => return Err(Ended::Lost(PgError::said(&frame.body))),
+                b'E' if self.opening => {
+                    let error = PgError::said(&frame.body);
+                    let held = !error.is("25P01");
+                    return Err(Ended::Lost(match held {
+                        true => error,
+                        false => PgError::link(ENDED_INSIDE),
+                    }));
+                }
                 b'1' | b'2' if self.opening => continue,
                 b'C' if self.opening && frame.body == b"SAVEPOINT\0" => {
                     self.opening = false;
