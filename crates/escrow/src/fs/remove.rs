@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::dir::Dir;
-use super::walk::{Shared, descend};
+use super::walk::{Shared, descend, look_at_all};
 use super::{Cause, FsError, Meta, Result, btrfs};
 use crate::model::ResourcePath;
 
@@ -34,30 +34,20 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
             dir => dir?,
         };
         let mut next = Vec::new();
-        for name in dir.names()? {
-            // Most entries are no directories: that one need not be asked what it is saves a call each.
-            match dir.unlink(&name) {
-                Err(error) if error.is(Errno::ISDIR) || error.is(Errno::PERM) => {}
-                Err(error) if error.is_absent() => continue,
-                gone => {
-                    gone?;
-                    continue;
+        // A wide directory is emptied by several threads: most of the work is what the names stood for.
+        let empty = |dir: &mut Dir, name: Box<[u8]>| Ok(remove_in(dir, &name)?.then_some(name));
+        look_at_all(
+            || dir.again(),
+            dir.names()?,
+            empty,
+            |name| {
+                if let Some(name) = name {
+                    directories.lock().push(path.join(&name));
+                    next.push((name, ()));
                 }
-            }
-            let meta = match dir.stat(&name)? {
-                None => continue,
-                Some(meta) if !meta.is_dir() => return dir.unlink(&name).map(|()| Vec::new()),
-                Some(meta) => meta,
-            };
-            if dir.is_mount_point(&meta) {
-                return Err(dir.error("remove", &name, Cause::Mount));
-            }
-            if prepare(&dir, &name, &meta)? {
-                continue;
-            }
-            directories.lock().push(path.join(&name));
-            next.push((name, ()));
-        }
+                Ok::<_, FsError>(())
+            },
+        )?;
         Ok::<_, FsError>(next)
     })?;
     for path in directories.into_inner().iter().rev() {
@@ -68,6 +58,25 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
         Err(error) if error.is(Errno::NOENT) => Ok(()),
         answer => answer,
     }
+}
+
+/// Removes `name`, unless it is a directory that is to be emptied first: then `true`.
+fn remove_in(dir: &Dir, name: &[u8]) -> Result<bool> {
+    // Most entries are no directories: that one need not be asked what it is saves a call each.
+    match dir.unlink(name) {
+        Err(error) if error.is(Errno::ISDIR) || error.is(Errno::PERM) => {}
+        Err(error) if error.is_absent() => return Ok(false),
+        gone => return gone.map(|()| false),
+    }
+    let meta = match dir.stat(name)? {
+        None => return Ok(false),
+        Some(meta) if !meta.is_dir() => return dir.unlink(name).map(|()| false),
+        Some(meta) => meta,
+    };
+    if dir.is_mount_point(&meta) {
+        return Err(dir.error("remove", name, Cause::Mount));
+    }
+    Ok(!prepare(dir, name, &meta)?)
 }
 
 /// Makes sure that a directory can be emptied; `true` where it is gone already.

@@ -67,12 +67,13 @@ impl<T> Shared<T> {
 const BATCH: usize = 4096;
 const FEW: usize = 256;
 
-/// Looks at things beneath a root, several at once, each time with a handle of the root that keeps the last directory open;
-/// `take` is given what was found, in their order.
-pub fn look_at_all<T, R, E>(
-    root: &Dir,
+/// Looks at things, several at once: `begin` gives each thread handles of its own, which keep the directory of the last path
+/// open. `take` is given what was found, in their order. A few are looked at one after the other, in an order that fault
+/// tests can repeat, up to the first failure.
+pub fn look_at_all<H, T, R, E>(
+    begin: impl Fn() -> H + Sync + Send,
     all: impl IntoIterator<Item = T>,
-    look: impl Fn(&Dir, T) -> Result<R, E> + Sync,
+    look: impl Fn(&mut H, T) -> Result<R, E> + Sync + Send,
     mut take: impl FnMut(R) -> Result<(), E>,
 ) -> Result<(), E>
 where
@@ -85,11 +86,14 @@ where
         let batch: Vec<T> = all.by_ref().take(BATCH).collect();
         let found: Vec<Result<R, E>> = match batch.len() {
             0 => return Ok(()),
-            1..=FEW => batch.into_iter().map(|one| look(root, one)).collect(),
+            1..=FEW => {
+                let mut own = begin();
+                let mut few = batch.into_iter();
+                return few.try_for_each(|one| take(look(&mut own, one)?));
+            }
             _ => pool().install(|| {
                 let batch = batch.into_par_iter().with_min_len(FEW);
-                let begin = || root.again().keeping();
-                batch.map_init(begin, |root, one| look(root, one)).collect()
+                batch.map_init(&begin, &look).collect()
             }),
         };
         found.into_iter().try_for_each(|one| take(one?))?;

@@ -390,9 +390,9 @@ impl<K: CopyKind> TreeSession<Copying<K>> {
             let touched = touched.filter(|(path, index)| file(*index) && !changed(path));
             let touched = touched.map(|(path, _)| path);
             let kept = touched.chain(found.same).collect();
-            let tree = copied.tree.again().keeping();
+            let tree = || copied.tree.again().keeping();
             self.with_base(copied, open, |to, base| {
-                tree_commit::look(to, &tree, diff, kept, base, &open.carved, options)
+                tree_commit::look(to, tree, diff, kept, base, &open.carved, options)
             })
         })
     }

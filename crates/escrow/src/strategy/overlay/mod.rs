@@ -311,7 +311,7 @@ impl TreeSession<Overlay> {
         };
         let known: &dyn OriginalBase = if onto.is_some() { &contents } else { &base };
         let diff = DiffView::new(found.changes);
-        let new = &upper.keeping();
+        let new = || upper.keeping();
         tree_commit::look(to, new, diff, found.kept, known, &open.carved, options)
     }
 }

@@ -296,10 +296,10 @@ impl TreeSession<Subvolume> {
                 moved: &moved,
             },
         };
-        let sandbox = open.tree.again().keeping();
+        let sandbox = || open.tree.again().keeping();
         let diff = DiffView::new(found.changes);
         let carved = &open.carved;
-        tree_commit::look(&original, &sandbox, diff, kept, &base, carved, options)
+        tree_commit::look(&original, sandbox, diff, kept, &base, carved, options)
     }
 }
 

@@ -9,6 +9,7 @@ use super::merge::{self, BaseText};
 use super::{Released, TreePreview, VersionSource, privileges, sort};
 use crate::fs::dir::DirEntry;
 use crate::fs::state_dir;
+use crate::fs::walk::look_at_all;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, FsError, Meta, MovedEntries};
 use crate::model::text::escape;
@@ -19,7 +20,7 @@ use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Preview, PreviewNote, PreviewOptions, tree};
 
 /// What a sandbox knows of the original it was made from. Where a partial commit tells more, that counts.
-pub(in crate::strategy) trait OriginalBase {
+pub(in crate::strategy) trait OriginalBase: Sync {
     /// What partial commits of the sandbox left in the original.
     fn releases(&self) -> Option<Releases<'_>>;
 
@@ -98,25 +99,36 @@ impl Releases<'_> {
     }
 }
 
-struct ConflictCheck<'a> {
-    original: &'a Dir,
-    sandbox: &'a dyn VersionSource,
+/// Looks at changes, on one thread.
+struct ConflictCheck<'a, S> {
+    original: Dir,
+    sandbox: S,
     changes: &'a [Change],
     base: &'a dyn OriginalBase,
     carved: &'a [ResourcePath],
     /// Whether text files that both sides changed are to be merged.
     merges: bool,
+    /// What contradicts the change that is looked at.
     conflicts: Vec<Conflict>,
-    merged: Vec<ResourcePath>,
-    /// What is released instead of the sandbox's versions.
-    texts: BTreeMap<ResourcePath, Vec<u8>>,
+    /// What both sides made of it, if it was merged.
+    merged: Option<Vec<u8>>,
 }
 
-/// Compares the original, as it is now, with what the sandbox changed. `sandbox` holds the new
+/// What is known of a change.
+struct CheckedChange<'a> {
+    change: &'a Change,
+    /// What stands there in the original.
+    now: Option<Meta>,
+    version: NewVersion,
+    conflicts: Vec<Conflict>,
+    merged: Option<Vec<u8>>,
+}
+
+/// Compares the original, as it is now, with what the sandbox changed. `sandbox` opens, for one thread, what holds the new
 /// versions. Text files that both sides changed are merged where that is asked for.
-pub(in crate::strategy) fn look(
+pub(in crate::strategy) fn look<S: VersionSource>(
     original: &Dir,
-    sandbox: &dyn VersionSource,
+    sandbox: impl Fn() -> S + Sync + Send,
     diff: DiffView,
     kept: Vec<ResourcePath>,
     base: &dyn OriginalBase,
@@ -124,29 +136,30 @@ pub(in crate::strategy) fn look(
     options: &PreviewOptions,
 ) -> Result<TreePreview> {
     let changes = &diff.changes;
-    let mut look = ConflictCheck {
-        original: &original.again().keeping(),
-        sandbox,
+    let begin = || ConflictCheck {
+        original: original.again().keeping(),
+        sandbox: sandbox(),
         changes,
         base,
         carved,
         merges: options.merge,
         conflicts: Vec::new(),
-        merged: Vec::new(),
-        texts: BTreeMap::new(),
+        merged: None,
     };
+    let sandbox = &sandbox();
     let mut known = LinkedFiles {
         sandbox,
         paths: &kept,
         known: None,
         met: HashSet::new(),
     };
+    let (mut conflicts, mut merged, mut texts) = (Vec::new(), Vec::new(), BTreeMap::new());
     let (mut seen, mut notes, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut owners = LostOwners::default();
     let (mut fixed, mut in_hunks) = (BTreeSet::new(), Vec::new());
     let mut linked: BTreeMap<u64, (u64, Vec<&ResourcePath>)> = BTreeMap::new();
-    for change in changes {
-        let now = look.change(change)?;
+    look_at_all(begin, changes, ConflictCheck::look, |found| {
+        let (change, now) = (found.change, found.now);
         if let (Some(now), Some(_)) = (&now, &change.new)
             && now.is_file()
             && now.nlink > 1
@@ -157,22 +170,27 @@ pub(in crate::strategy) fn look(
             file.1.push(&change.path);
         }
         seen.push(now.as_ref().map(Fingerprint::from));
+        conflicts.extend(found.conflicts);
+        if let Some(text) = found.merged {
+            merged.push(change.path.clone());
+            texts.insert(change.path.clone(), text);
+        }
         if let Some(chosen) = options.hunks.get(&change.path) {
             let text = merge::with_hunks(original, sandbox, change, chosen)?;
-            look.texts.insert(change.path.clone(), text);
+            texts.insert(change.path.clone(), text);
             in_hunks.push(change.path.clone());
         }
         if now.is_some_and(|now| now.fixed) {
             fixed.insert(change.path.clone());
         }
-        let Some(new) = &change.new else { continue };
-        let version = note(sandbox, change, new, &mut known)?;
+        let version = known.count(found.version)?;
         bytes += version.room;
         notes.extend(version.note);
         if let (Some(now), Some(new)) = (now, version.meta) {
             owners.compare(change, &now, &new);
         }
-    }
+        Ok(())
+    })?;
     notes.extend(owners.note());
     let split = linked.into_values();
     let split = split.filter(|(names, changed)| (changed.len() as u64) < *names);
@@ -182,7 +200,6 @@ pub(in crate::strategy) fn look(
             "of the {names} names of this file, those not changed here keep the old content"
         ),
     }));
-    let (mut conflicts, merged, texts) = (look.conflicts, look.merged, look.texts);
     if options.strict {
         conflicts.extend(base.everything_moved(carved)?);
     }
@@ -206,7 +223,23 @@ pub(in crate::strategy) fn look(
     })
 }
 
-impl ConflictCheck<'_> {
+impl<'a, S: VersionSource> ConflictCheck<'a, S> {
+    /// Looks at both sides of a change.
+    fn look(&mut self, change: &'a Change) -> Result<CheckedChange<'a>> {
+        let now = self.change(change)?;
+        let version = match &change.new {
+            Some(new) => self.version(change, new)?,
+            None => NewVersion::default(),
+        };
+        Ok(CheckedChange {
+            change,
+            now,
+            version,
+            conflicts: std::mem::take(&mut self.conflicts),
+            merged: self.merged.take(),
+        })
+    }
+
     /// The change at a path; they are in the order of their paths.
     fn changed(&self, path: &ResourcePath) -> Option<&Change> {
         let by_path = |change: &Change| change.path.cmp(path);
@@ -226,8 +259,7 @@ impl ConflictCheck<'_> {
             match self.settle(change, at, now)? {
                 Settled::Same => return Ok(()),
                 Settled::Merged(text) => {
-                    self.merged.push(change.path.clone());
-                    self.texts.insert(change.path.clone(), text);
+                    self.merged = Some(text);
                     return Ok(());
                 }
                 Settled::No(None) => {}
@@ -392,6 +424,84 @@ impl ConflictCheck<'_> {
         }
         Ok(())
     }
+
+    /// What of a new version will not come across, and how much room it takes.
+    fn version(&self, change: &Change, new: &EntryInfo) -> Result<NewVersion> {
+        let path = change.path.clone();
+        match new.kind {
+            EntryKind::Device => Err(StrategyError::Forbidden {
+                path,
+                why: "a device node is never committed; remove it from the sandbox".to_owned(),
+            }),
+            EntryKind::Socket => {
+                let what = "a socket is not committed".to_owned();
+                Ok(NewVersion {
+                    note: Some(PreviewNote { path, what }),
+                    ..NewVersion::default()
+                })
+            }
+            EntryKind::File => {
+                let (dir, name) = self.sandbox.parent(&change.path)?;
+                let Some(meta) = dir.stat(name)? else {
+                    return Ok(NewVersion::default());
+                };
+                let names = self.names_of(&change.path)?;
+                let dropped = introduced(change, meta.mode, &xattr::without_values(names.clone()));
+                let dropped =
+                    (!dropped.is_empty()).then(|| format!("{} dropped", dropped.join(" and ")));
+                let what = [dropped, self.marks(names)].into_iter().flatten();
+                let what = what.reduce(|one, other| format!("{one}; {other}"));
+                Ok(NewVersion {
+                    note: what.map(|what| PreviewNote { path, what }),
+                    room: meta.blocks * 512,
+                    meta: Some(meta),
+                })
+            }
+            EntryKind::Directory | EntryKind::Symlink | EntryKind::Fifo => {
+                let what = self.marks(self.names_of(&change.path)?);
+                Ok(NewVersion {
+                    note: what.map(|what| PreviewNote { path, what }),
+                    ..NewVersion::default()
+                })
+            }
+        }
+    }
+
+    /// The names of the attributes of a new version; none where it is gone.
+    fn names_of(&self, path: &ResourcePath) -> Result<Vec<Vec<u8>>> {
+        let (dir, names) = match path.is_root() {
+            true => {
+                let dir = self.sandbox.dir(path)?;
+                let names = xattr::names(&EntryHandle::of(&dir));
+                (dir, names)
+            }
+            false => {
+                let (dir, name) = self.sandbox.parent(path)?;
+                let names = xattr::names_at(&dir, name);
+                (dir, names)
+            }
+        };
+        match names {
+            Err(Errno::NOENT) => Ok(Vec::new()),
+            names => Ok(names.map_err(|errno| {
+                dir.error("read the attributes of", path.as_bytes(), Cause::Os(errno))
+            })?),
+        }
+    }
+
+    /// Says which marks of an overlay, among these attributes of a new version, are left out.
+    fn marks(&self, names: Vec<Vec<u8>>) -> Option<String> {
+        let seen = self.sandbox.visible()(xattr::without_values(names));
+        let mut marks = seen.iter().filter(|(name, _)| xattr::is_overlay_mark(name));
+        let first = escape(&marks.next()?.0);
+        let more = match marks.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "attribute {first}{more} left out: a mark of overlay file systems"
+        ))
+    }
 }
 
 /// How a path comes out that both sides changed.
@@ -421,97 +531,6 @@ struct NewVersion {
     room: u64,
     /// A file's metadata, if it is written anew.
     meta: Option<Meta>,
-}
-
-/// What of a new version will not come across, and how much room it takes.
-fn note(
-    sandbox: &dyn VersionSource,
-    change: &Change,
-    new: &EntryInfo,
-    kept: &mut LinkedFiles<'_>,
-) -> Result<NewVersion> {
-    let path = change.path.clone();
-    match new.kind {
-        EntryKind::Device => Err(StrategyError::Forbidden {
-            path,
-            why: "a device node is never committed; remove it from the sandbox".to_owned(),
-        }),
-        EntryKind::Socket => {
-            let what = "a socket is not committed".to_owned();
-            Ok(NewVersion {
-                note: Some(PreviewNote { path, what }),
-                ..NewVersion::default()
-            })
-        }
-        EntryKind::File => {
-            let (dir, name) = sandbox.parent(&change.path)?;
-            let Some(meta) = dir.stat(name)? else {
-                return Ok(NewVersion::default());
-            };
-            let mut room = meta.blocks * 512;
-            if meta.nlink > 1 {
-                match kept.met(&meta)? {
-                    LinkState::Kept => return Ok(NewVersion::default()),
-                    LinkState::Before => room = 0,
-                    LinkState::First => {}
-                }
-            }
-            let names = names_of(sandbox, &change.path)?;
-            let dropped = introduced(change, meta.mode, &xattr::without_values(names.clone()));
-            let dropped =
-                (!dropped.is_empty()).then(|| format!("{} dropped", dropped.join(" and ")));
-            let what = [dropped, marks(sandbox, names)].into_iter().flatten();
-            let what = what.reduce(|one, other| format!("{one}; {other}"));
-            Ok(NewVersion {
-                note: what.map(|what| PreviewNote { path, what }),
-                room,
-                meta: Some(meta),
-            })
-        }
-        EntryKind::Directory | EntryKind::Symlink | EntryKind::Fifo => {
-            let what = marks(sandbox, names_of(sandbox, &change.path)?);
-            Ok(NewVersion {
-                note: what.map(|what| PreviewNote { path, what }),
-                ..NewVersion::default()
-            })
-        }
-    }
-}
-
-/// The names of the attributes of a new version; none where it is gone.
-fn names_of(sandbox: &dyn VersionSource, path: &ResourcePath) -> Result<Vec<Vec<u8>>> {
-    let (dir, names) = match path.is_root() {
-        true => {
-            let dir = sandbox.dir(path)?;
-            let names = xattr::names(&EntryHandle::of(&dir));
-            (dir, names)
-        }
-        false => {
-            let (dir, name) = sandbox.parent(path)?;
-            let names = xattr::names_at(&dir, name);
-            (dir, names)
-        }
-    };
-    match names {
-        Err(Errno::NOENT) => Ok(Vec::new()),
-        names => Ok(names.map_err(|errno| {
-            dir.error("read the attributes of", path.as_bytes(), Cause::Os(errno))
-        })?),
-    }
-}
-
-/// Says which marks of an overlay, among these attributes of a new version, are left out.
-fn marks(sandbox: &dyn VersionSource, names: Vec<Vec<u8>>) -> Option<String> {
-    let seen = sandbox.visible()(xattr::without_values(names));
-    let mut marks = seen.iter().filter(|(name, _)| xattr::is_overlay_mark(name));
-    let first = escape(&marks.next()?.0);
-    let more = match marks.count() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Some(format!(
-        "attribute {first}{more} left out: a mark of overlay file systems"
-    ))
 }
 
 /// Files whose new versions do not have the owner or the group of the old ones, because the user can give files only to
@@ -564,18 +583,12 @@ struct LinkedFiles<'a> {
     met: HashSet<u64>,
 }
 
-/// Whether a file of several names was met before.
-enum LinkState {
-    /// It stays as it is under another name.
-    Kept,
-    /// Under another name.
-    Before,
-    /// It was not.
-    First,
-}
-
 impl LinkedFiles<'_> {
-    fn met(&mut self, meta: &Meta) -> Result<LinkState> {
+    /// A version, less what a file of several names does not take a second time.
+    fn count(&mut self, version: NewVersion) -> Result<NewVersion> {
+        let Some(meta) = version.meta.filter(|meta| meta.nlink > 1) else {
+            return Ok(version);
+        };
         if self.known.is_none() {
             let mut known = HashSet::new();
             for path in self.paths {
@@ -585,12 +598,12 @@ impl LinkedFiles<'_> {
         }
         let known = self.known.as_ref();
         if known.is_some_and(|known| known.contains(&meta.ino)) {
-            return Ok(LinkState::Kept);
+            // It stays as it is under another name.
+            return Ok(NewVersion::default());
         }
-        Ok(match self.met.insert(meta.ino) {
-            true => LinkState::First,
-            false => LinkState::Before,
-        })
+        let first = self.met.insert(meta.ino);
+        let room = if first { version.room } else { 0 };
+        Ok(NewVersion { room, ..version })
     }
 }
 

@@ -31,19 +31,20 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
     let area = Dir::open(tree.area.as_path())?;
     let mut notes = Vec::new();
     let marked = entries(&tree).filter(|(_, entry)| !entry.marks.is_empty());
-    let unmark = |original: &Dir, (_, entry): (_, IntentEntry)| unmark(original, &entry);
-    look_at_all(&original, marked, unmark, Ok)?;
+    let begin = || original.again().keeping();
+    let unmark = |original: &mut Dir, (_, entry): (_, IntentEntry)| unmark(original, &entry);
+    look_at_all(begin, marked, unmark, Ok)?;
     let copies = match shares(&intent)? {
         true => separate(&tree, &original, &area, &mut notes)?,
         false => ReplacementCopies::default(),
     };
     let mut writer = intent::create(&area, FINISHED)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, FINISHED, "write", &error);
-    let settled = |original: &Dir, (key, mut entry): (_, IntentEntry)| {
+    let settled = |original: &mut Dir, (key, mut entry): (_, IntentEntry)| {
         settle(original, &copies, &mut entry)?;
         Ok((key, entry))
     };
-    look_at_all(&original, entries(&tree), settled, |(key, entry)| {
+    look_at_all(begin, entries(&tree), settled, |(key, entry)| {
         let written = match key {
             Some((slot, copy)) => writer.step(slot, &entry, copy.as_ref()),
             None => writer.entry(&entry),
@@ -99,7 +100,7 @@ fn still_named(tree: &TreeIntent, original: &Dir) -> Result<(Vec<MovedEntry>, Op
     // The stage itself was changed last when the last of them came.
     let (mut moved, mut last) = (Vec::new(), Some(stage.meta()?.ctime));
     let old = |step: RenameStep| Some((step.kept(), step.kept_version()?));
-    let kept = |stage: &Dir, (slot, old): (Vec<u8>, Fingerprint)| {
+    let kept = |stage: &mut Dir, (slot, old): (Vec<u8>, Fingerprint)| {
         let now = stage.stat(&slot)?;
         let Some(now) = now.filter(|now| old.is(now)) else {
             return Ok::<_, StrategyError>(None);
@@ -111,13 +112,19 @@ fn still_named(tree: &TreeIntent, original: &Dir) -> Result<(Vec<MovedEntry>, Op
         });
         Ok(Some((named, now.ctime)))
     };
-    look_at_all(&stage, tree.records.steps().filter_map(old), kept, |one| {
-        if let Some((named, ctime)) = one {
-            moved.extend(named);
-            last = last.max(Some(ctime));
-        }
-        Ok(())
-    })?;
+    let olds = tree.records.steps().filter_map(old);
+    look_at_all(
+        || stage.again(),
+        olds,
+        kept,
+        |one| {
+            if let Some((named, ctime)) = one {
+                moved.extend(named);
+                last = last.max(Some(ctime));
+            }
+            Ok(())
+        },
+    )?;
     for link in tree.records.links() {
         let now = stat(original, &link.to)?;
         let same = now.filter(|now| link.file.looks_the_same(now) && now.ctime > link.file.ctime);

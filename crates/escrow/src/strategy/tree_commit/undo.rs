@@ -57,17 +57,17 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
         Err(StrategyError::Fs(error)) if error.is_absent() => None,
         stage => Some(stage?),
     };
-    let mut conflicts = Vec::new();
-    let mut tell = |path: ResourcePath, what: &str, theirs: Option<EntryInfo>| {
-        conflicts.push(Conflict::with(path, what, theirs));
-    };
     let linked: HashSet<ResourcePath> = records.links().map(|link| link.path).collect();
     let removed: HashSet<ResourcePath> = records
         .steps()
         .filter_map(|step| step.copy.map(|_| step.top.path))
         .collect();
-    for step in records.steps() {
-        let here: (&Dir, PathShift<'_>) = (&original, &ResourcePath::clone);
+    let look = |original: &mut Dir, step: RenameStep| -> Result<Vec<Conflict>> {
+        let mut found = Vec::new();
+        let mut tell = |path: ResourcePath, what: &str, theirs: Option<EntryInfo>| {
+            found.push(Conflict::with(path, what, theirs));
+        };
+        let here: (&Dir, PathShift<'_>) = (original, &ResourcePath::clone);
         let exact = tree.finished.then_some(moved);
         let of = (records, &step);
         foreign(of, here, &linked, exact, &mut |path, what, now| {
@@ -91,7 +91,17 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
             None if step.top.old.is_some() => tell(path.clone(), GONE, None),
             None => {}
         }
-    }
+        Ok(found)
+    };
+    let mut conflicts = Vec::new();
+    let begin = || original.again().keeping();
+    look_at_all(begin, records.steps(), look, |found| {
+        conflicts.extend(found);
+        Ok(())
+    })?;
+    let mut tell = |path: ResourcePath, what: &str, theirs: Option<EntryInfo>| {
+        conflicts.push(Conflict::with(path, what, theirs));
+    };
     for link in records.links() {
         let now = stat(&original, &link.path)?;
         if !now.is_some_and(|now| link.file.is(&now)) {
@@ -324,12 +334,13 @@ impl<'a> UndoJob<'a> {
     }
 
     fn look(&self) -> Result<HashSet<u32>> {
-        let look = |original: &Dir, step: RenameStep| -> Result<_> {
+        let begin = || self.original.again().keeping();
+        let look = |original: &mut Dir, step: RenameStep| -> Result<_> {
             let (there, staged) = self.places(original, &step)?;
             Ok(is_made(&step, &there, &staged).then_some(step.slot))
         };
         let mut made = HashSet::new();
-        look_at_all(&self.original, self.tree.records.steps(), look, |slot| {
+        look_at_all(begin, self.tree.records.steps(), look, |slot| {
             made.extend(slot);
             Ok(())
         })?;
@@ -463,37 +474,27 @@ impl<'a> UndoJob<'a> {
     /// Notes the new ctimes of what we moved: no process changed it.
     fn settle(&mut self) -> Result<()> {
         let records = &self.tree.records;
-        for step in records.steps() {
-            if let Some(old) = &step.top.old
-                && self.made.contains(&step.slot)
-            {
-                self.settle_one(&step.top.path, old)?;
-            }
-        }
-        for link in records.links() {
-            self.settle_one(&link.to, &link.file)?;
-        }
-        if !self.made.is_empty() {
-            for dressing in records.directories() {
-                if let Some(seen) = &dressing.seen {
-                    self.settle_one(&dressing.path, seen)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn settle_one(&mut self, path: &ResourcePath, seen: &Fingerprint) -> Result<()> {
-        let now = stat(&self.original, path)?;
-        let same = |now: &Meta| seen.looks_the_same(now) && now.ctime != seen.ctime;
-        if let Some(now) = now.filter(same) {
-            self.moved.push(MovedEntry {
+        let made = records
+            .steps()
+            .filter(|step| self.made.contains(&step.slot));
+        let olds = made.filter_map(|step| Some((step.top.path, step.top.old?)));
+        let links = records.links().map(|link| (link.to, link.file));
+        let directories = records.directories().filter(|_| !self.made.is_empty());
+        let directories = directories.filter_map(|update| Some((update.path, update.seen?)));
+        let look = |original: &mut Dir, (path, seen): (ResourcePath, Fingerprint)| {
+            let now = stat(original, &path)?;
+            let same = |now: &Meta| seen.looks_the_same(now) && now.ctime != seen.ctime;
+            Ok(now.filter(same).map(|now| MovedEntry {
                 ino: now.ino,
                 before: seen.ctime,
                 after: now.ctime,
-            });
-        }
-        Ok(())
+            }))
+        };
+        let (begin, moved) = (|| self.original.again().keeping(), &mut self.moved);
+        look_at_all(begin, olds.chain(links).chain(directories), look, |one| {
+            moved.extend(one);
+            Ok(())
+        })
     }
 }
 

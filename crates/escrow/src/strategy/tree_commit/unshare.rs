@@ -181,7 +181,7 @@ fn names(
         let seen = entry.new.filter(is_file)?;
         files.contains(&seen.ino).then_some((entry.path, seen))
     });
-    let look = |original: &Dir, (path, seen): (ResourcePath, Fingerprint)| -> Result<_> {
+    let look = |original: &mut Dir, (path, seen): (ResourcePath, Fingerprint)| -> Result<_> {
         let Some(now) = stat(original, &path)? else {
             return Ok(None);
         };
@@ -190,7 +190,8 @@ fn names(
         Ok(shared.then_some((seen.ino, stands, SharedName { path, now })))
     };
     let (mut names, mut standing): SharedNames = SharedNames::default();
-    look_at_all(original, put, look, |found| {
+    let begin = || original.again().keeping();
+    look_at_all(begin, put, look, |found| {
         match found {
             Some((file, true, name)) => {
                 touched.extend(name.path.split().map(|(parent, _)| parent));
