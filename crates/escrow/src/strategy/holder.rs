@@ -15,9 +15,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Target, unsupported};
+use super::{StrategyError, Target, unsupported};
 use crate::fs::process::ProcessIdentity;
 use crate::fs::{Dir, FsError};
+use crate::model::ResourcePath;
 use crate::run::program::program;
 
 /// Where the engine asks, below the area of a sandbox.
@@ -65,6 +66,35 @@ pub(super) enum NoAnswer {
     Broken(String),
 }
 
+impl From<NoAnswer> for StrategyError {
+    fn from(error: NoAnswer) -> Self {
+        match error {
+            NoAnswer::Gone => Self::HolderGone {
+                why: "the process that kept it ended".to_owned(),
+            },
+            NoAnswer::Broken(why) => Self::Damaged {
+                what: format!("its holder does not answer as expected ({why})"),
+            },
+        }
+    }
+}
+
+/// Why a return to a checkpoint is not possible that is not there any more.
+pub(super) fn no_checkpoint() -> StrategyError {
+    StrategyError::Lost {
+        path: ResourcePath::root(),
+        what: "the savepoint went with the transaction, or with a return to an earlier checkpoint"
+            .to_owned(),
+    }
+}
+
+/// The holder answered something else.
+pub(super) fn unexpected() -> StrategyError {
+    StrategyError::Damaged {
+        what: "its holder gave another answer than was asked for".to_owned(),
+    }
+}
+
 /// Becomes the process that keeps the transaction of a sandbox: the helper program calls it, with what to keep on standard
 /// input. Returns when its sandbox is gone.
 pub fn hold() -> super::Result<()> {
@@ -75,7 +105,7 @@ pub fn hold() -> super::Result<()> {
         Some(held) => held,
         None => super::postgres::holder::serve(text),
     });
-    held.map_err(|said| super::StrategyError::Server {
+    held.map_err(|said| StrategyError::Server {
         what: "be kept in a transaction".to_owned(),
         code: None,
         said,
@@ -168,13 +198,13 @@ pub(super) fn read_request<Q: DeserializeOwned>(stream: &UnixStream, most: u64) 
     serde_json::from_str(&line).ok()
 }
 
-/// Ends the holder of an area, if there is one, and waits until it is gone; `tell` asks it to.
-pub(super) fn end(area: &Path, tell: impl FnOnce()) -> Result<(), EndError> {
+/// Ends the holder of an area, if there is one, and waits until it is gone; `tell` asks it to. Returns whether it is gone.
+pub(super) fn end(area: &Path, tell: impl FnOnce()) -> Result<bool, FsError> {
     let Some(stream) = connect(area) else {
-        return Ok(());
+        return Ok(true);
     };
     let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) else {
-        return Ok(());
+        return Ok(true);
     };
     drop(stream);
     let process = ProcessIdentity::of(peer.pid.as_raw_nonzero().get().unsigned_abs())?;
@@ -183,23 +213,11 @@ pub(super) fn end(area: &Path, tell: impl FnOnce()) -> Result<(), EndError> {
     let is_alive = |one: &ProcessIdentity| one.is_alive().unwrap_or(false);
     while process.as_ref().is_some_and(is_alive) {
         if Instant::now() > until {
-            return Err(EndError::Runs);
+            return Ok(false);
         }
         std::thread::sleep(PAUSE);
     }
-    Ok(())
-}
-
-/// Why a holder could not be ended.
-pub(super) enum EndError {
-    Fs(FsError),
-    Runs,
-}
-
-impl From<FsError> for EndError {
-    fn from(error: FsError) -> Self {
-        Self::Fs(error)
-    }
+    Ok(true)
 }
 
 /// For how long a transaction is open, in words.

@@ -62,20 +62,22 @@ use crate::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef}
 pub use crate::model::{Target, TargetLocation};
 
 /// What the original is while the sandbox lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Base {
     /// The sandbox holds the original as it was when it was made.
     Frozen,
     /// What the sandbox did not change is seen as it is now.
+    #[default]
     Live,
 }
 
 /// How a strategy keeps checkpoints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checkpoints {
     /// It keeps none.
+    #[default]
     None,
     /// Returning to one drops those after it.
     Linear,
@@ -86,10 +88,11 @@ pub enum Checkpoints {
 }
 
 /// How native tools reach a sandbox from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exposes {
     /// Not at all: only inside `escrow run`.
+    #[default]
     Nothing,
     /// Through a path.
     Path,
@@ -97,8 +100,8 @@ pub enum Exposes {
     Url,
 }
 
-/// What a strategy promises. Where two strategies differ, this says so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What a strategy promises. Where two strategies differ, this says so. By default nothing is promised.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Writing in the sandbox leaves the original alone.
     pub isolates: bool,
@@ -130,30 +133,26 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// What a version of its own promises that lies in an area: the common ground of the built-in strategies that isolate.
+    const PRIVATE: Self = Self {
+        isolates: true,
+        base: Base::Frozen,
+        prepares: true,
+        undoes: true,
+        promises: false,
+        survives: true,
+        retryable: true,
+        checkpoints: Checkpoints::Copy,
+        partial: false,
+        live: true,
+        exposes: Exposes::Path,
+        area: true,
+        strength: 0,
+    };
+
     /// Whether a commit that was prepared goes forward alone, once every other one is carried out.
     pub(crate) fn only_forward(&self) -> bool {
         self.prepares && (self.promises || !self.undoes)
-    }
-}
-
-/// Nothing is promised.
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self {
-            isolates: false,
-            base: Base::Live,
-            prepares: false,
-            undoes: false,
-            promises: false,
-            survives: false,
-            retryable: false,
-            checkpoints: Checkpoints::None,
-            partial: false,
-            live: false,
-            exposes: Exposes::Nothing,
-            area: false,
-            strength: 0,
-        }
     }
 }
 
@@ -482,7 +481,12 @@ pub trait Strategy: Send + Sync {
     /// Ends a commit, once the sandbox is gone unless it stays: nothing of the sandbox is shared with the original any more.
     /// Returns the intent by which the commit can be undone later, and, of a part, by which
     /// [`open`](Self::open) learns what was released. *Idempotent:* yes, from the intent that was committed.
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit>;
+    ///
+    /// Where nothing was shared, the intent stays as it is.
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
+        let notes = Vec::new();
+        Ok(FinishedCommit { intent, notes })
+    }
 
     /// Removes everything the sandbox has outside its area directory; the area itself is
     /// the caller's, and is gone where that was removed before.

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::{
-    Access, Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, Outcome,
-    PrepareRequest, Preview, PreviewOptions, Probe, RestoreRequest, RollbackReport, Sandbox,
-    Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
+    Access, Capabilities, CreateRequest, Created, Exposes, Intent, Outcome, PrepareRequest,
+    Preview, PreviewOptions, Probe, RestoreRequest, RollbackReport, Sandbox, Session, Snapshot,
+    StagedCommit, Strategy, Target, unsupported,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -108,11 +108,6 @@ impl Strategy for NoIsolation {
 
     fn check_undo(&self, _intent: &Intent) -> Result<Vec<Conflict>> {
         Ok(Vec::new())
-    }
-
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        let notes = Vec::new();
-        Ok(FinishedCommit { intent, notes })
     }
 
     fn cleanup(&self, _: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {

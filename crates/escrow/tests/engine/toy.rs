@@ -157,11 +157,6 @@ impl Strategy for Toy {
         Ok(values.into_iter().map(|(key, ..)| conflict(key)).collect())
     }
 
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        let notes = Vec::new();
-        Ok(FinishedCommit { intent, notes })
-    }
-
     fn cleanup(&self, sandbox: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {
         if sandbox.metadata.is_null() {
             return Ok(());

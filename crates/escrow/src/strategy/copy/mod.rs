@@ -28,9 +28,8 @@ use super::tree_commit::onto::{self, TreeBase};
 use super::tree_commit::{OriginalBase, Released, Releases, StageRequest, TreePreview};
 use super::tree_strategy::{NoSwitch, TreeKind, TreeSession, TreeStrategy};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent,
-    PrepareRequest, Preview, PreviewOptions, Probe, RestoreRequest, Sandbox, Session, Snapshot,
-    StagedCommit, Target, unsupported,
+    Access, Capabilities, CreateRequest, Created, Intent, PrepareRequest, Preview, PreviewOptions,
+    Probe, RestoreRequest, Sandbox, Session, Snapshot, StagedCommit, Target, unsupported,
 };
 use super::{tree_commit, tree_digest};
 use crate::event::Observer;
@@ -277,19 +276,9 @@ impl<K: CopyKind> TreeKind for Copying<K> {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            isolates: true,
-            base: Base::Frozen,
-            prepares: true,
-            undoes: true,
-            promises: false,
-            survives: true,
-            retryable: true,
-            checkpoints: Checkpoints::Copy,
             partial: true,
-            live: true,
-            exposes: Exposes::Path,
-            area: true,
             strength: K::STRENGTH,
+            ..Capabilities::PRIVATE
         }
     }
 

@@ -177,19 +177,12 @@ impl TreeKind for Overlay {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            isolates: true,
             base: Base::Live,
-            prepares: true,
-            undoes: true,
-            promises: false,
-            survives: true,
-            retryable: true,
             checkpoints: Checkpoints::Constant,
             partial: true,
-            live: true,
             exposes: Exposes::Nothing,
-            area: true,
             strength: 3,
+            ..Capabilities::PRIVATE
         }
     }
 

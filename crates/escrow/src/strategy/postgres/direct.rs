@@ -6,9 +6,9 @@ use std::path::Path;
 use super::super::error::Result;
 use super::super::none::{NAME, no_snapshots, nothing_isolated};
 use super::super::{
-    Access, Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, Outcome,
-    PrepareRequest, Preview, PreviewOptions, Probe, QueryResult, RestoreRequest, RollbackReport,
-    Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, tree,
+    Access, Capabilities, CreateRequest, Created, Exposes, Intent, Outcome, PrepareRequest,
+    Preview, PreviewOptions, Probe, QueryResult, RestoreRequest, RollbackReport, Sandbox, Session,
+    Snapshot, StagedCommit, Strategy, Target, tree,
 };
 use super::control::HolderSpec;
 use super::session::HeldSession;
@@ -94,11 +94,6 @@ impl Strategy for Direct {
 
     fn check_undo(&self, _intent: &Intent) -> Result<Vec<Conflict>> {
         Ok(Vec::new())
-    }
-
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        let notes = Vec::new();
-        Ok(FinishedCommit { intent, notes })
     }
 
     fn cleanup(&self, sandbox: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {

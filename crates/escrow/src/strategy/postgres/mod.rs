@@ -34,12 +34,11 @@ use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, Request, Status, 
 pub(super) use self::direct::Direct;
 use self::location::{Server, Variables};
 use super::error::{Result, StrategyError};
-use super::holder::{EndError, NoAnswer, max_age};
+use super::holder::{max_age, no_checkpoint};
 use super::sql::env_name;
 use super::{
-    Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
-    Outcome, Probe, Remember, RollbackReport, Sandbox, Session, Strategy, Target, TargetLocation,
-    tree, unsupported,
+    Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent, Outcome, Probe, Remember,
+    RollbackReport, Sandbox, Session, Strategy, Target, TargetLocation, tree, unsupported,
 };
 use crate::event::Observer;
 use crate::model::text::Location;
@@ -204,10 +203,7 @@ fn ask_holder(area: &Location, request: &Request, what: &str) -> Result<Answer> 
         Ok(Answer::Busy) => Err(StrategyError::ClientBusy),
         Ok(Answer::Moved) => Err(worked_on()),
         Ok(answer) => Ok(answer),
-        Err(NoAnswer::Gone) => Err(lost("the process that kept it ended".to_owned())),
-        Err(NoAnswer::Broken(why)) => Err(StrategyError::Damaged {
-            what: format!("its holder does not answer as expected ({why})"),
-        }),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -257,19 +253,14 @@ impl Strategy for HeldTransaction {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            isolates: true,
-            base: Base::Frozen,
-            prepares: true,
             undoes: false,
             promises: true,
             survives: false,
             retryable: false,
             checkpoints: Checkpoints::Linear,
-            partial: false,
-            live: true,
             exposes: Exposes::Url,
-            area: true,
             strength: 2,
+            ..Capabilities::PRIVATE
         }
     }
 
@@ -478,11 +469,6 @@ impl Strategy for HeldTransaction {
         Ok(vec![Conflict::of(root, what)])
     }
 
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        let notes = Vec::new();
-        Ok(FinishedCommit { intent, notes })
-    }
-
     fn cleanup(&self, sandbox: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {
         // The holder of one that was only begun ends when its area goes.
         if sandbox.metadata.is_null() {
@@ -617,14 +603,6 @@ fn committed() -> StrategyError {
     unsupported(NAME, "undo a commit", why)
 }
 
-fn no_checkpoint() -> StrategyError {
-    StrategyError::Lost {
-        path: crate::model::ResourcePath::root(),
-        what: "the savepoint went with the transaction, or with a return to an earlier checkpoint"
-            .to_owned(),
-    }
-}
-
 fn no_snapshots(what: &str) -> StrategyError {
     let why = "a held transaction shows no earlier state beside the present one; another plan of the same database begins beside it";
     unsupported(NAME, what, why)
@@ -638,8 +616,8 @@ fn end_holder(area: &Location) -> Result<()> {
             Ok(_) | Err(_) => {}
         }
     });
-    ended.map_err(|error| match error {
-        EndError::Fs(error) => error.into(),
-        EndError::Runs => failed("end the holder", &PgError::link("it still runs")),
-    })
+    match ended? {
+        true => Ok(()),
+        false => Err(failed("end the holder", &PgError::link("it still runs"))),
+    }
 }

@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use super::super::error::{Result, StrategyError};
+use super::super::holder::{no_checkpoint, unexpected};
 use super::super::sql::version_digests;
 use super::super::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
@@ -15,7 +16,7 @@ use super::holder::requests::CHECKPOINTS;
 use super::location::Server;
 use super::{
     HeldIntent, HeldMetadata, HeldSnapshot, Host, NAME, RestoreIntent, ask_holder, end_holder,
-    failed, no_checkpoint, no_snapshots, start_holder, worked_on,
+    failed, no_snapshots, start_holder, worked_on,
 };
 use crate::event::Observer;
 use crate::model::digest::VersionDigests;
@@ -78,12 +79,6 @@ pub(super) fn keep_number(server: &Server, password: Option<&str>) -> Result<()>
 fn savepoint_of(snapshot: &Snapshot) -> Result<String> {
     let snapshot: HeldSnapshot = tree::parse(&snapshot.0, "the snapshot")?;
     Ok(snapshot.savepoint)
-}
-
-fn unexpected() -> StrategyError {
-    StrategyError::Damaged {
-        what: "its holder gave another answer than was asked for".to_owned(),
-    }
 }
 
 /// A text as a part of a URL.

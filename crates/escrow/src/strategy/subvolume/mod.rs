@@ -21,9 +21,9 @@ use super::tree::{self, Original};
 use super::tree_commit::{Released, Releases, StageRequest, TreePreview};
 use super::tree_strategy::{TreeKind, TreeSession};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent,
-    PrepareRequest, Preview, PreviewOptions, Probe, Remember, RestoreRequest, Sandbox, Session,
-    Snapshot, StagedCommit, Target, unsupported,
+    Access, Capabilities, Checkpoints, CreateRequest, Created, Intent, PrepareRequest, Preview,
+    PreviewOptions, Probe, Remember, RestoreRequest, Sandbox, Session, Snapshot, StagedCommit,
+    Target, unsupported,
 };
 use super::{tree_commit, tree_digest};
 use crate::event::Observer;
@@ -177,19 +177,10 @@ impl TreeKind for Subvolume {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            isolates: true,
-            base: Base::Frozen,
-            prepares: true,
-            undoes: true,
-            promises: false,
-            survives: true,
-            retryable: true,
             checkpoints: Checkpoints::Constant,
             partial: true,
-            live: true,
-            exposes: Exposes::Path,
-            area: true,
             strength: 6,
+            ..Capabilities::PRIVATE
         }
     }
 

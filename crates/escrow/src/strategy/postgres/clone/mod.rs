@@ -33,8 +33,8 @@ use self::schema::Schema;
 use self::session::CloneSession;
 use super::super::error::{Result, StrategyError};
 use super::super::{
-    Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
-    Outcome, Probe, RollbackReport, Sandbox, Session, Strategy, Target, tree, unsupported,
+    Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, Outcome, Probe,
+    RollbackReport, Sandbox, Session, Strategy, Target, tree, unsupported,
 };
 use super::connect::{Connection, PgError, literal};
 use super::control::HolderSpec;
@@ -246,19 +246,11 @@ impl Strategy for Clones {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            isolates: true,
-            base: Base::Frozen,
-            prepares: true,
-            undoes: true,
             promises: true,
-            survives: true,
-            retryable: true,
-            checkpoints: Checkpoints::Copy,
-            partial: false,
             live: false,
             exposes: Exposes::Url,
-            area: true,
             strength: 1,
+            ..Capabilities::PRIVATE
         }
     }
 

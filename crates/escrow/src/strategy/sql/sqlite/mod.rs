@@ -45,8 +45,8 @@ use crate::model::{Conflict, SandboxRef};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::env_name;
 use crate::strategy::{
-    Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
-    Outcome, Probe, Remember, RollbackReport, Sandbox, Session, Strategy, Target, tree,
+    Capabilities, CreateRequest, Created, Intent, Outcome, Probe, Remember, RollbackReport,
+    Sandbox, Session, Strategy, Target, tree,
 };
 
 const BASE: &[u8] = b"base.db";
@@ -294,19 +294,8 @@ impl Strategy for SqliteSnapshot {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            isolates: true,
-            base: Base::Frozen,
-            prepares: true,
-            undoes: true,
-            promises: false,
-            survives: true,
-            retryable: true,
-            checkpoints: Checkpoints::Copy,
-            partial: false,
-            live: true,
-            exposes: Exposes::Path,
-            area: true,
             strength: self.strength,
+            ..Capabilities::PRIVATE
         }
     }
 
@@ -384,11 +373,6 @@ impl Strategy for SqliteSnapshot {
             Work::Commit(plan) => apply::check_undo(&plan),
             Work::Nothing | Work::Restore(_) => Ok(Vec::new()),
         }
-    }
-
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        let notes = Vec::new();
-        Ok(FinishedCommit { intent, notes })
     }
 
     fn cleanup(&self, _: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {

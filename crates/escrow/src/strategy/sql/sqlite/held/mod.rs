@@ -26,12 +26,12 @@ use crate::fs::Dir;
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath, SandboxRef};
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::holder::{self, EndError, NoAnswer, PATIENCE};
+use crate::strategy::holder::{self, PATIENCE, no_checkpoint};
 use crate::strategy::postgres::SharedHost;
 use crate::strategy::sql::env_name;
 use crate::strategy::{
-    Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
-    Outcome, Probe, RollbackReport, Sandbox, Session, Strategy, Target, tree, unsupported,
+    Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent, Outcome, Probe,
+    RollbackReport, Sandbox, Session, Strategy, Target, tree, unsupported,
 };
 
 const NAME: &str = "transaction_rollback";
@@ -93,14 +93,6 @@ fn worked_on() -> StrategyError {
     }
 }
 
-fn no_checkpoint() -> StrategyError {
-    StrategyError::Lost {
-        path: ResourcePath::root(),
-        what: "the savepoint went with the transaction, or with a return to an earlier checkpoint"
-            .to_owned(),
-    }
-}
-
 /// Asks the holder of a sandbox; says what happened where it holds nothing any more.
 fn ask(area: &Location, original: &Location, request: &Request) -> Result<Answer> {
     let patience = match request {
@@ -111,12 +103,7 @@ fn ask(area: &Location, original: &Location, request: &Request) -> Result<Answer
         Ok(Answer::NotHeld(why)) => Err(StrategyError::HolderGone { why }),
         Ok(Answer::Refused(refusal)) => Err(refusal.about(original)),
         Ok(answer) => Ok(answer),
-        Err(NoAnswer::Gone) => Err(StrategyError::HolderGone {
-            why: "the process that kept it ended".to_owned(),
-        }),
-        Err(NoAnswer::Broken(why)) => Err(StrategyError::Damaged {
-            what: format!("its holder does not answer as expected ({why})"),
-        }),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -153,10 +140,14 @@ fn end(area: &Location, original: &Location) -> Result<()> {
             Ok(_) | Err(_) => {}
         }
     });
-    ended.map_err(|error| match error {
-        EndError::Fs(error) => error.into(),
-        EndError::Runs => failed(original, "end the holder", "it still runs".to_owned()),
-    })
+    match ended? {
+        true => Ok(()),
+        false => Err(failed(
+            original,
+            "end the holder",
+            "it still runs".to_owned(),
+        )),
+    }
 }
 
 impl SqliteTransaction {
@@ -177,19 +168,12 @@ impl Strategy for SqliteTransaction {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            isolates: true,
-            base: Base::Frozen,
-            prepares: true,
-            undoes: true,
-            promises: false,
             survives: false,
             retryable: false,
             checkpoints: Checkpoints::Linear,
-            partial: false,
-            live: true,
             exposes: Exposes::Nothing,
-            area: true,
             strength: 2,
+            ..Capabilities::PRIVATE
         }
     }
 
@@ -319,11 +303,6 @@ impl Strategy for SqliteTransaction {
         };
         let plan = OpenPlan::read(&held.plan)?;
         plan.map_or_else(|| Ok(Vec::new()), |plan| apply::check_undo(&plan))
-    }
-
-    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        let notes = Vec::new();
-        Ok(FinishedCommit { intent, notes })
     }
 
     fn cleanup(&self, sandbox: &SandboxRef, _: &Target, _: Option<&Path>) -> Result<()> {

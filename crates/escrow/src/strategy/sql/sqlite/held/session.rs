@@ -4,15 +4,14 @@ use std::io::{Cursor, Read};
 use std::path::PathBuf;
 
 use super::wire::{Answer, Request, all_of};
-use super::{
-    HeldIntent, HeldMetadata, NAME, RestoreIntent, ask, end, no_checkpoint, start, worked_on,
-};
+use super::{HeldIntent, HeldMetadata, NAME, RestoreIntent, ask, end, start, worked_on};
 use crate::event::Observer;
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Change, DiffView, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::holder::{no_checkpoint, unexpected};
 use crate::strategy::sql::version_digests;
 use crate::strategy::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewOptions, QueryResult, RestoreRequest,
@@ -22,12 +21,6 @@ use crate::strategy::{
 pub(super) struct HeldSession {
     pub(super) sandbox: HeldMetadata,
     pub(super) helper: PathBuf,
-}
-
-fn unexpected() -> StrategyError {
-    StrategyError::Damaged {
-        what: "its holder gave another answer than was asked for".to_owned(),
-    }
 }
 
 fn name_of(snapshot: &Snapshot) -> Result<String> {
