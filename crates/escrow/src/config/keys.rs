@@ -32,6 +32,25 @@ pub(super) struct Merge {
     pub(super) named: fn(&Settings) -> Vec<(String, String)>,
 }
 
+/// A list of paths in `run`, which takes the place of an outer one and tightens where that has all of them.
+macro_rules! paths {
+    ($list:ident) => {
+        Some(Merge {
+            tightens: |own, outer, _| {
+                let (own, outer) = (&own.run.$list, &outer.run.$list);
+                own.iter().all(|one| outer.contains(one))
+            },
+            take: |own, outer| outer.run.$list.clone_from(&own.run.$list),
+            named: |own| {
+                let paths = own.run.$list.iter();
+                paths
+                    .map(|path| twice(Location::from(path.as_path())))
+                    .collect()
+            },
+        })
+    };
+}
+
 /// The table.
 pub(super) const KEYS: &[Key] = &[
     Key {
@@ -69,17 +88,7 @@ pub(super) const KEYS: &[Key] = &[
         name: "run.writable",
         counts: "what an outer file has too",
         loosens: "commands would write these for real",
-        merge: Some(Merge {
-            tightens: |own, outer, _| {
-                let (own, outer) = (&own.run.writable, &outer.run.writable);
-                own.iter().all(|one| outer.contains(one))
-            },
-            take: |own, outer| outer.run.writable.clone_from(&own.run.writable),
-            named: |own| {
-                let path = |path: &std::path::PathBuf| twice(Location::from(path.as_path()));
-                own.run.writable.iter().map(path).collect()
-            },
-        }),
+        merge: paths!(writable),
     },
     Key {
         name: "run.limits",
@@ -112,27 +121,13 @@ pub(super) const KEYS: &[Key] = &[
         name: "run.show",
         counts: "what an outer file has too",
         loosens: "commands would see these, although they hold credentials",
-        merge: Some(Merge {
-            tightens: |own, outer, _| own.run.show.iter().all(|one| outer.run.show.contains(one)),
-            take: |own, outer| outer.run.show.clone_from(&own.run.show),
-            named: |own| {
-                let path = |path: &std::path::PathBuf| twice(Location::from(path.as_path()));
-                own.run.show.iter().map(path).collect()
-            },
-        }),
+        merge: paths!(show),
     },
     Key {
         name: "run.keep",
         counts: "what an outer file has too",
         loosens: "what commands write there would be released with the project",
-        merge: Some(Merge {
-            tightens: |own, outer, _| own.run.keep.iter().all(|one| outer.run.keep.contains(one)),
-            take: |own, outer| outer.run.keep.clone_from(&own.run.keep),
-            named: |own| {
-                let path = |path: &std::path::PathBuf| twice(Location::from(path.as_path()));
-                own.run.keep.iter().map(path).collect()
-            },
-        }),
+        merge: paths!(keep),
     },
     Key {
         name: "run.env.pass",

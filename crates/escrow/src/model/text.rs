@@ -19,20 +19,7 @@ fn is_hostile(c: char) -> bool {
 
 /// The bytes as one line of text; what is not plain becomes `\xNN`, a backslash `\\`.
 pub fn escape(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c == '\\' {
-                text.push_str("\\\\");
-            } else if is_hostile(c) {
-                push_hex(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes());
-            } else {
-                text.push(c);
-            }
-        }
-        push_hex(&mut text, chunk.invalid());
-    }
-    text
+    written(bytes, is_hostile, "\\\\")
 }
 
 fn push_hex(text: &mut String, bytes: &[u8]) {
@@ -44,23 +31,25 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
 /// Text for a terminal: tabs and line ends stay, everything that could fool a reader becomes
 /// `\\xNN`. For content that is shown, not for names: it does not come back.
 pub fn harmless(bytes: &[u8]) -> String {
-    shown(bytes, |c| matches!(c, '\n' | '\t'))
+    let hostile = |c| is_hostile(c) && !matches!(c, '\n' | '\t');
+    written(bytes, hostile, "\\")
 }
 
 /// Words that another process chose, as a part of one line: no tab and no line end stays either, so that no
 /// process's words look like another line. It does not come back.
 pub fn one_line(text: &str) -> String {
-    shown(text.as_bytes(), |_| false)
+    written(text.as_bytes(), is_hostile, "\\")
 }
 
-fn shown(bytes: &[u8], stays: impl Fn(char) -> bool) -> String {
+/// Bytes as text: what is hostile, and what is no UTF-8, as `\xNN`.
+fn written(bytes: &[u8], hostile: impl Fn(char) -> bool, backslash: &str) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if is_hostile(c) && !stays(c) {
-                push_hex(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes());
-            } else {
-                text.push(c);
+            match c {
+                '\\' => text.push_str(backslash),
+                c if hostile(c) => push_hex(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                c => text.push(c),
             }
         }
         push_hex(&mut text, chunk.invalid());
