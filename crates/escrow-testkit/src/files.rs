@@ -94,14 +94,15 @@ pub fn below(dir: impl AsRef<Path>) -> Vec<PathBuf> {
 /// Runs a script that must succeed; its output.
 #[track_caller]
 pub fn sh(dir: impl AsRef<Path>, script: &str) -> String {
-    let mut command = Command::new("sh");
-    command.args(["-euc", script]).current_dir(dir);
-    let output = command.output().expect("there is a shell");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{script}: {}\n{said}",
-        output.status
-    );
+    output_of(Command::new("sh").args(["-euc", script]).current_dir(dir))
+}
+
+/// Runs a command that must succeed; its standard output.
+#[track_caller]
+pub fn output_of(command: &mut Command) -> String {
+    let output = command.output();
+    let output = output.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let (status, said) = (output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(status.success(), "{command:?}: {status}\n{said}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -78,12 +78,7 @@ impl Postgres {
             "--no-instructions",
         ]);
         init.arg("-D").arg(data.join("data")).current_dir(&data);
-        let output = process::run(init, b"");
-        assert!(
-            output.status.success(),
-            "initdb: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        process::succeed(init);
         // One role has to say a password; all others of the machine are trusted.
         let hba = data.join("data/pg_hba.conf");
         let rules = "local all app scram-sha-256\nlocal all all trust\n";
@@ -173,12 +168,7 @@ impl Postgres {
                     "-out",
                     &format!("{name}.crt"),
                 ]);
-            let output = process::run(command, b"");
-            assert!(
-                output.status.success(),
-                "openssl: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
+            process::succeed(command);
         }
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr());
         self.port = free.expect("the loopback has a free port").port();

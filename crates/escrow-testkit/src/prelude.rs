@@ -14,7 +14,9 @@ pub use std::time::{Duration, Instant};
 pub use serde_json::{Value, json as value};
 
 pub use crate::cli::{Words, has, json, json_error, keys, lacks, list, put, words};
-pub use crate::files::{below, chmod, chown, mode, names, paths, read, remove, sh, symlink, write};
+pub use crate::files::{
+    below, chmod, chown, mode, names, output_of, paths, read, remove, sh, symlink, write,
+};
 pub use crate::signature::{Ignore, Sig, assert_same, differences, signature, unchanged};
 pub use crate::skip::{is_root, require_root, skip};
 pub use crate::stepper::{Run, SYNCS, Step, require_stepper};

@@ -22,16 +22,7 @@ const B: [&str; 2] = ["b\nA\tf\nA\tg\n", "b\nA\tf\nA\tg\n"];
 
 /// Two resources, one in layers and one copied, that went from A to B, with a checkpoint at A.
 fn scene() -> (World, Cli) {
-    let (world, cli) = world();
-    world.dir("data");
-    cli.ok("resource add one --type fs-directory --at ./app --strategy overlay");
-    cli.ok("resource add two --type fs-directory --at ./data --strategy filesystem_copy");
-    cli.ok("plan create try --resource one --resource two");
-    for resource in ["one", "two"] {
-        for (path, text) in [("f", "a\n"), ("d/x", "x\n")] {
-            put(&cli, &format!("try {resource} {path}"), text);
-        }
-    }
+    let (world, cli) = planned_both([("f", "a\n"), ("d/x", "x\n")]);
     cli.ok("checkpoint create try -m A");
     let script = "cd ../app && rm -r d; echo b > f; echo g > g; cd ../data && rm -r d; echo b > f; echo g > g";
     cli.clone()

@@ -219,9 +219,7 @@ fn peak_of_child(file: &Path) -> u64 {
     let me = std::env::current_exe().expect("a running program has a file");
     let mut child = Command::new(me);
     child.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    let output = child.env(FILE, file).output().expect("it runs again");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}");
+    let said = output_of(child.env(FILE, file));
     let peak = said.lines().find_map(|line| line.split_once("VmHWM:"));
     let peak = peak.and_then(|(_, rest)| rest.split_whitespace().next());
     let peak = peak.and_then(|kib| kib.parse().ok());

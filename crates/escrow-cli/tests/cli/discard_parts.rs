@@ -151,17 +151,7 @@ fn files_of_a_checkout_are_given_back_and_its_history_stays() {
 
 /// Two resources, one in layers and one copied, each with two changes.
 fn both() -> (World, Cli) {
-    let (world, cli) = world();
-    world.dir("data");
-    cli.ok("resource add one --type fs-directory --at ./app --strategy overlay");
-    cli.ok("resource add two --type fs-directory --at ./data --strategy filesystem_copy");
-    cli.ok("plan create try --resource one --resource two");
-    for resource in ["one", "two"] {
-        for path in ["f", "g"] {
-            put(&cli, &format!("try {resource} {path}"), "x\n");
-        }
-    }
-    (world, cli)
+    planned_both([("f", "x\n"), ("g", "x\n")])
 }
 
 // rule R3, R4

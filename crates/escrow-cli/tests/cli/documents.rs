@@ -228,18 +228,9 @@ fn make_install_has_pages_and_completions() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let (binary, to) = (binary(), world.dir("dest"));
     let arg = |name: &str, path: &Path| format!("{name}={}", path.display());
-    let out = Command::new("make")
-        .arg("-C")
-        .arg(top)
-        .args(["install", "PREFIX=/usr"])
-        .args([arg("BINARY", &binary), arg("DESTDIR", &to)])
-        .output()
-        .expect("there is a make");
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    let mut make = Command::new("make");
+    make.arg("-C").arg(top).args(["install", "PREFIX=/usr"]);
+    output_of(make.args([arg("BINARY", &binary), arg("DESTDIR", &to)]));
     for name in [
         "bin/escrow",
         "share/man/man1/escrow.1",

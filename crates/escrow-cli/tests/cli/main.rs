@@ -117,6 +117,21 @@ fn planned_app(strategy: &str) -> (World, Cli) {
     (world, cli)
 }
 
+/// A plan `try` of two resources, `one` in layers and `two` copied, with these files written into each.
+fn planned_both(files: [(&str, &str); 2]) -> (World, Cli) {
+    let (world, cli) = world();
+    world.dir("data");
+    cli.ok("resource add one --type fs-directory --at ./app --strategy overlay");
+    cli.ok("resource add two --type fs-directory --at ./data --strategy filesystem_copy");
+    cli.ok("plan create try --resource one --resource two");
+    for resource in ["one", "two"] {
+        for (path, text) in files {
+            put(&cli, &format!("try {resource} {path}"), text);
+        }
+    }
+    (world, cli)
+}
+
 fn furnish(world: World) -> (World, Cli) {
     let app = world.dir("app");
     tree::build(

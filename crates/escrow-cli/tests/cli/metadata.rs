@@ -38,14 +38,7 @@ fn a_new_file_did_not_inherit_from_its_directory() {
         sh(&app, "chgrp 4242 shared; chmod g+s shared");
     }
     sh(&app, "echo x > shared/native");
-    let acl = |file: &Path| {
-        let output = Command::new("getfacl")
-            .args(["-cn"])
-            .arg(file)
-            .output()
-            .expect("acl is installed");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let acl = |file: &Path| output_of(Command::new("getfacl").arg("-cn").arg(file));
     let native = app.join("shared/native");
     for strategy in ["filesystem_copy", "overlay", "none"] {
         cli.plan(strategy, "./app", strategy);

@@ -33,15 +33,8 @@ fn goes_through(cli: &Cli, at: &Path) {
         let resource = sandbox["resource"].as_str().expect("a name");
         let write = format!("write try {resource} data");
         cli.clone().stdin("two\n").ok(&write);
-        let ran = cli.ok([
-            "run",
-            "--plan",
-            "try",
-            "--",
-            "sh",
-            "-c",
-            &format!("echo new > {path}/new; cat {path}/data"),
-        ]);
+        let work = format!("echo new > {path}/new; cat {path}/data");
+        let ran = cli.ok(inside("run --plan try", &work));
         assert_eq!((ran.as_str(), text().as_str()), ("two\n", "one\n"));
         cli.ok("commit try");
         assert_eq!(text(), "two\n", "{strategy}");

@@ -407,10 +407,8 @@ impl Podman {
         let runtime = self.pause.ancestors().nth(3).expect("it has one");
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).args(line.split(' '));
-        command.env("XDG_RUNTIME_DIR", runtime);
-        let done = command.output().expect("podman starts");
-        assert!(done.status.success(), "{line}: {done:?}");
-        String::from_utf8_lossy(&done.stdout).trim_end().to_owned()
+        let said = output_of(command.env("XDG_RUNTIME_DIR", runtime));
+        said.trim_end().to_owned()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use escrow_testkit::postgres::{PASSWORD, Postgres, program, psql, psql_command};
 
+use crate::postgres_exchanges::python;
 use crate::*;
 
 /// A server with a table, and a plan of it and of a directory.
@@ -498,16 +499,8 @@ fn unchanged_clients_work_through_the_holder() {
     command.arg("-f").arg(&script);
     assert!(command.status().expect("psql runs").success());
     let dump = |url: &str| {
-        let output = Command::new(program("pg_dump"))
-            .args(["-d", url])
-            .output()
-            .expect("pg_dump runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let mut dump = Command::new(program("pg_dump"));
+        output_of(dump.args(["-d", url]))
     };
     let held = dump(&url);
     has(
@@ -528,27 +521,13 @@ fn unchanged_clients_work_through_the_holder() {
     }
     let mut bench = Command::new(program("pgbench"));
     bench.args(["-i", "-q", "-s", "1", "--no-vacuum"]).arg(&url);
-    let output = bench.output().expect("pgbench runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    output_of(&mut bench);
     for mode in ["simple", "extended", "prepared"] {
         let mut bench = Command::new(program("pgbench"));
         bench
             .args(["-n", "-c", "3", "-j", "3", "-t", "20", "-M", mode])
             .arg(&url);
-        let output = bench.output().expect("pgbench runs");
-        assert!(
-            output.status.success(),
-            "{mode}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        has(
-            &String::from_utf8_lossy(&output.stdout),
-            ["number of failed transactions: 0"],
-        );
+        has(&output_of(&mut bench), ["number of failed transactions: 0"]);
     }
     shop.cli.ok("commit try");
     assert_eq!(
@@ -658,15 +637,7 @@ assert a.execute("SELECT 1", prepare=True).fetchone() == (1,)
 fn trap_8_prepared_statements_of_two_clients_do_not_meet() {
     let shop = Shop::new(true);
     let url = shop.plan("try");
-    let output = Command::new("/usr/bin/python3")
-        .args(["-c", TWO_CLIENTS, &url])
-        .output()
-        .expect("python runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    python(TWO_CLIENTS, &[&url]);
     assert_eq!(
         inside(&url, "SELECT count(*) FROM pg_prepared_statements"),
         "0",

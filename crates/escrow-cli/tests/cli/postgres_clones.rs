@@ -89,10 +89,7 @@ fn rows_and_definitions_of_a_clone_are_released_with_the_files() {
     );
     let dump = |url: &str| {
         let mut dump = process_of("pg_dump");
-        dump.args(["--inserts", "-d", url]);
-        let output = dump.output().expect("pg_dump starts");
-        assert!(output.status.success(), "{output:?}");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = output_of(dump.args(["--inserts", "-d", url]));
         let kept = |line: &&str| !line.starts_with("\\") && !line.contains("setval");
         // The rows of a table come in no order.
         let mut lines: Vec<String> = text.lines().filter(kept).map(str::to_owned).collect();

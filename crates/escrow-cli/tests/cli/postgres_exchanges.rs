@@ -206,14 +206,6 @@ assert a.say(Q("SELECT 1"))[-1] == ("Z", b"I")
 
 #[track_caller]
 pub(crate) fn python(script: &str, args: &[&str]) {
-    let output = Command::new("/usr/bin/python3")
-        .args(["-c", script])
-        .args(args)
-        .output()
-        .expect("python runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let mut python = Command::new("/usr/bin/python3");
+    output_of(python.args(["-c", script]).args(args));
 }

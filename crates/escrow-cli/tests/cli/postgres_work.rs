@@ -3,7 +3,8 @@
 use escrow_testkit::postgres::PASSWORD;
 
 use crate::postgres::{Shop, changes, inside};
-use crate::sqlite_clients::{AFTER, BEFORE, CHECK, MANAGE, MIGRATE};
+use crate::postgres_exchanges::python;
+use crate::sqlite_clients::{AFTER, CHECK, Django, MIGRATE};
 use crate::*;
 
 /// Checkpoints are savepoints, one inside the other: a return drops what came after it, which is said before, and goes last, when nothing
@@ -138,10 +139,7 @@ fn statements_tables_and_rows_from_the_command_line() {
     // What is read can be written.
     let read = |path: &str| shop.cli.ok(["read", "try", "shop", path]);
     let kinds = read("kinds");
-    shop.cli
-        .clone()
-        .stdin(kinds.as_bytes())
-        .ok("write try shop kinds");
+    put(&shop.cli, "try shop kinds", &kinds);
     assert_eq!(read("kinds"), kinds);
     assert_eq!(read("kinds/'it''s',1"), kinds);
     assert!(
@@ -149,18 +147,14 @@ fn statements_tables_and_rows_from_the_command_line() {
             .iter()
             .any(|one| one.contains("kinds"))
     );
-    shop.cli
-        .clone()
-        .stdin("{\"id\": 5, \"name\": \"five\"}")
-        .ok("write try shop items/5");
+    let five = "{\"id\": 5, \"name\": \"five\"}";
+    put(&shop.cli, "try shop items/5", five);
     assert_eq!(
         read("items/5"),
         "{\"id\":5,\"name\":\"five\",\"price\":7.5}\n"
     );
-    shop.cli
-        .clone()
-        .stdin("{\"id\": 50, \"price\": 1}")
-        .ok("write try shop items/50");
+    let fifty = "{\"id\": 50, \"price\": 1}";
+    put(&shop.cli, "try shop items/50", fifty);
     for (path, line) in [
         ("items", "not json"),
         ("items", "{\"nothing\": 1}"),
@@ -265,15 +259,7 @@ async def orm():
 asyncio.run(plain())
 asyncio.run(orm())
 "#;
-    let output = Command::new("/usr/bin/python3")
-        .args(["-c", script, &url])
-        .output()
-        .expect("python runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    python(script, &[&url]);
     shop.cli.ok("commit try");
     let count = "SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM author), (SELECT count(*) FROM book)";
     assert_eq!(shop.server.sql("shop", count), "40|6|10");
@@ -286,26 +272,8 @@ asyncio.run(orm())
 fn django_migrates_in_the_transaction_and_its_files_are_released_with_it() {
     let shop = Shop::new(true);
     let app = shop.world.at("app");
-    fs::create_dir(app.join("shop")).expect("it is new");
-    let manage = MANAGE.replace(
-        "'ENGINE': 'django.db.backends.sqlite3', 'NAME': '../data/app.db'",
-        "'ENGINE': 'django.db.backends.postgresql', 'NAME': 'shop', 'USER': 'postgres'",
-    );
-    write(app.join("manage.py"), manage);
-    write(app.join("shop/__init__.py"), "");
-    write(app.join("shop/models.py"), BEFORE);
-    let django = |code: &str| {
-        let mut python = Command::new("/usr/bin/python3");
-        python.args(["-B", "manage.py", code]).current_dir(&app);
-        python.env("PGHOST", shop.server.socket());
-        let out = python.output().expect("python3 starts");
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(out.status.success(), "{code}: {said}");
-        String::from_utf8_lossy(&out.stdout).into_owned()
-    };
-    django(&format!(
-        "{MIGRATE}; [models.Item.objects.create(name=n) for n in ('a', 'b', 'c')]"
-    ));
+    let engine = "'ENGINE': 'django.db.backends.postgresql', 'NAME': 'shop', 'USER': 'postgres'";
+    let django = Django::new(&app, engine, shop.server.socket());
     let url = shop.plan_both("try");
     put(&shop.cli, "try app shop/models.py", AFTER);
     let work = format!(
@@ -319,17 +287,7 @@ with transaction.atomic():
         with transaction.atomic(): models.Item.objects.create(name='d')
     except IntegrityError: models.Item.objects.create(name='e', price=1)"
     );
-    let run = [
-        "run",
-        "--plan",
-        "try",
-        "--",
-        "/usr/bin/python3",
-        "-B",
-        "manage.py",
-        &work,
-    ];
-    shop.cli.clone().cwd(app.clone()).ok(run);
+    django.run_inside(&shop.cli, &work);
     // A table that a migration altered is locked for all others until the commit.
     let known = "SELECT count(*) FROM django_migrations";
     assert_eq!(
@@ -350,7 +308,7 @@ with transaction.atomic():
     let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
     assert!(seen.matches("seen 4").count() > 1, "{seen}");
     shop.cli.ok("commit try");
-    assert_eq!(django(CHECK), "a c d e\n");
+    assert_eq!(django.run(CHECK), "a c d e\n");
     let sums = "SELECT (SELECT sum(price) FROM shop_item), (SELECT count(*) FROM shop_order)";
     assert_eq!(shop.server.sql("shop", sums), "18|1");
     shop.assert_nothing_left();

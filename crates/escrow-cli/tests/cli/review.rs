@@ -377,16 +377,7 @@ impl Tmux {
             "30",
         ];
         let mut started = cli.behind(&outer, line);
-        let out = started
-            .env("TERM", "xterm")
-            .env("LC_ALL", "C.UTF-8")
-            .output();
-        let out = out.expect("tmux is installed");
-        assert!(
-            out.status.success(),
-            "{}",
-            String::from_utf8_lossy(&out.stderr)
-        );
+        output_of(started.env("TERM", "xterm").env("LC_ALL", "C.UTF-8"));
         Self(socket)
     }
 

@@ -443,10 +443,7 @@ fn stolen(bug: Option<&str>, network: &str, joins: usize) -> Vec<String> {
     for _ in 0..joins {
         // With a file of the caller's that is open, and not closed by exec.
         let outer = ["sh", "-c", r#"exec 9<"$0"; exec "$@""#, secret];
-        let mut shell = cli.behind(&outer, "run --plan try -- true");
-        let output = shell.output().expect("there is a shell");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        output_of(&mut cli.behind(&outer, "run --plan try -- true"));
     }
     // A directory: who makes a file has it open temporarily, and that is its own.
     scene.cli.ok(in_try("mkdir stop"));

@@ -84,12 +84,9 @@ fn d18_processes_outside_were_killed_through_a_nested_cgroup_mount() {
     for nesting in ["", " --allow-userns"] {
         let line = format!("run --new --rollback{nesting}");
         // That of the user from within a cgroup that is delegated; the cgroup cannot be seen inside.
-        let theirs = user.behind(&outer, inside(&line, &strike)).output();
-        let theirs = theirs.expect("it starts");
+        let theirs = output_of(&mut user.behind(&outer, inside(&line, &strike)));
+        assert_eq!(theirs, "");
         let own = scene.cli.run(inside(&line, &strike));
-        let said = String::from_utf8_lossy(&theirs.stderr);
-        assert!(theirs.status.success(), "{said}");
-        assert_eq!(String::from_utf8_lossy(&theirs.stdout), "");
         assert_eq!(own.stdout_text(), "", "{}", own.stderr_text());
         assert!(victims.iter_mut().all(Victim::lives), "{nesting}");
     }
@@ -163,10 +160,7 @@ fn d19_the_callers_keys_were_read_and_overwritten() {
     let look = "exec \"$0\" \"$@\" -e KEY=$KEY -- ./keys look";
     for line in ["run --plan try", "run --plan try --allow-userns"] {
         let mut command = scene.cli.behind(&[keys, "put", "sh", "-c", look], line);
-        let output = command.output().expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        assert_eq!(output_of(&mut command), "");
     }
     scene.unharmed();
 }

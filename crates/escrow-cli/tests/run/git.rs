@@ -7,28 +7,16 @@ use escrow_testkit::need;
 use escrow_testkit::{Cli, World};
 use serde_json::json as value;
 
-use crate::{as_user_too, binary, inside, json, read, sh, words};
+use crate::{as_user_too, binary, inside, json, output_of, read, sh, words};
 
 /// What git says, with the settings of nobody, and without starting anything.
 #[track_caller]
 pub(crate) fn git(dir: &Path, line: &str) -> String {
-    let output = Command::new("git")
-        .args([
-            "-c",
-            "core.fsmonitor=false",
-            "-c",
-            "core.hooksPath=/dev/null",
-        ])
-        .args(line.split_whitespace())
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_OPTIONAL_LOCKS", "0")
-        .current_dir(dir)
-        .output()
-        .expect("there is a git");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let failed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "git {line}: {failed}");
-    said
+    let mut git = Command::new("git");
+    git.args(words("-c core.fsmonitor=false -c core.hooksPath=/dev/null"));
+    git.args(line.split_whitespace()).current_dir(dir);
+    git.env("GIT_CONFIG_GLOBAL", "/dev/null");
+    output_of(git.env("GIT_OPTIONAL_LOCKS", "0"))
 }
 
 /// A checkout with a commit, and with files that are changed, staged, untracked and ignored.
@@ -69,12 +57,8 @@ pub(crate) fn signature(app: &Path) -> String {
     for file in [".git/config", ".git/HEAD"] {
         all += &format!("== {file}\n{}", read(app.join(file)));
     }
-    let listed = Command::new("sh")
-        .args(["-c", "find .git -not -path '*/objects/*' | sort; find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum"])
-        .current_dir(app)
-        .output()
-        .expect("there is a shell");
-    all + &String::from_utf8_lossy(&listed.stdout)
+    let listed = "find .git -not -path '*/objects/*' | sort; find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum";
+    all + &sh(app, listed)
 }
 
 #[track_caller]
@@ -84,15 +68,8 @@ pub(crate) fn assert_sound(app: &Path) {
         !said.contains("error") && !said.contains("missing"),
         "{said}"
     );
-    let left = Command::new("sh")
-        .args([
-            "-c",
-            "find .git -name '*.lock' -o -name 'tmp_*' -o -path '*refs/escrow*'",
-        ])
-        .current_dir(app)
-        .output()
-        .expect("there is a shell");
-    assert_eq!(String::from_utf8_lossy(&left.stdout), "");
+    let left = "find .git -name '*.lock' -o -name 'tmp_*' -o -path '*refs/escrow*'";
+    assert_eq!(sh(app, left), "");
 }
 
 const WORK: &str = "set -e; echo agent >> src/a; git commit -q src/a -m 'agent work'; git stash -q; git stash pop -q;

@@ -6,7 +6,7 @@ use escrow_testkit::{Cli, World};
 use serde_json::{Value, json as value};
 
 use crate::git::{assert_sound, checkout, git, signature, world};
-use crate::{as_user_too, binary, fails_as, inside, json, read, sh, words};
+use crate::{as_user_too, binary, fails_as, inside, json, output_of, read, sh, words};
 
 /// The change of a plan at a path.
 #[track_caller]
@@ -513,9 +513,7 @@ fn a_git_that_is_too_old_is_told_and_the_checkout_is_a_directory() {
         &["unshare", "-m", "sh", "-euc", lay, "sh"],
         "--json plan create o -r app",
     );
-    let made = command.env("OLD", &old).output().expect("it runs");
-    let said = String::from_utf8_lossy(&made.stdout);
-    assert!(made.status.success(), "{made:?}");
+    let said = output_of(command.env("OLD", &old));
     assert!(said.contains("too old: version 2.38"), "{said}");
     assert!(said.contains("\"overlay\""), "{said}");
 }

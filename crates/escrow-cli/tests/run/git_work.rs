@@ -21,11 +21,7 @@ const LOOK: &str = "git log --format='%H %P %s'; git ls-files -s; git status --p
 fn shell(dir: &Path, script: &str) -> String {
     let mut command = Command::new("sh");
     command.args(["-euc", script]).current_dir(dir).envs(DATES);
-    command.env("GIT_CONFIG_GLOBAL", "/dev/null");
-    let output = command.output().expect("there is a shell");
-    let failed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}: {failed}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    output_of(command.env("GIT_CONFIG_GLOBAL", "/dev/null"))
 }
 
 /// Does the work inside and releases it, does it with git alone elsewhere, and compares what is said and what came out.

@@ -99,9 +99,7 @@ fn in_one(world: World, strategy: &str, work: &Work<'_>) {
 fn natively(cli: &Cli, dir: &Path, script: &str) {
     let mut command = cli.behind(&["sh", "-euc", script], "");
     command.env_remove("ESCROW_HOME").current_dir(dir);
-    let output = command.output().expect("there is a shell");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}: {said}");
+    output_of(&mut command);
 }
 
 /// What `--name-status` must say of two trees, found by other means.

@@ -102,13 +102,8 @@ impl<'a> Three<'a> {
 
     fn sql(&self, text: &str) -> String {
         let mut command = Command::new("sqlite3");
-        let output = command.arg(self.world.at("data.db")).arg(text).output();
-        let output = output.expect("there is sqlite3");
-        assert!(output.status.success(), "{text}: {output:?}");
-        String::from_utf8(output.stdout)
-            .expect("it is text")
-            .trim()
-            .to_owned()
+        let said = output_of(command.arg(self.world.at("data.db")).arg(text));
+        said.trim().to_owned()
     }
 
     /// What the originals hold; of the object that is new, whether it is there.

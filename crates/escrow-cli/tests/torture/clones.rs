@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use escrow_testkit::postgres::{Postgres, program};
 use escrow_testkit::stepper::Step;
 
-use crate::support::sh;
 use crate::sweep::{each_here, spread, thin};
 use crate::*;
 
@@ -82,8 +81,7 @@ impl Cloned {
 
     /// Which number both hold.
     fn number(&self) -> Result<u64, String> {
-        let file = sh(self.world.path(), "cat files/n").stdout;
-        let file = String::from_utf8_lossy(&file).trim().to_owned();
+        let file = sh(self.world.path(), "cat files/n").trim().to_owned();
         let rows = self.server.sql("shop", "SELECT * FROM t ORDER BY id");
         let number: u64 = file.parse().map_err(|_| file.clone())?;
         let wanted = format!("1|{number}\n{}|{number}", number + 2);

@@ -3,7 +3,6 @@
 
 use escrow_testkit::postgres::{Postgres, program};
 
-use crate::support::sh;
 use crate::sweep::{each_here, thin};
 use crate::*;
 
@@ -49,8 +48,7 @@ impl Four {
     fn look(&self) -> Vec<String> {
         let script =
             "git -C code show HEAD:n; cat code/n files/n; sqlite3 data.db 'SELECT n FROM t'";
-        let output = sh(self.world.path(), script);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = sh(self.world.path(), script);
         let mut found: Vec<String> = text.lines().map(str::to_owned).collect();
         found.push(self.server.sql("shop", "SELECT n FROM t"));
         found

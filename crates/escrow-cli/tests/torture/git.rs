@@ -52,17 +52,10 @@ const LOOK: &str = "cd app; git for-each-ref --format='%(objectname) %(refname)'
     cd ../notes; find . -type f -print0 | sort -z | xargs -0 sha256sum";
 
 fn shell(dir: &Path, script: &str) -> String {
-    let output = Command::new("sh")
-        .args(["-euc", script])
-        .envs(DATES)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_OPTIONAL_LOCKS", "0")
-        .current_dir(dir)
-        .output()
-        .expect("there is a shell");
-    let failed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}: {failed}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let mut command = Command::new("sh");
+    command.args(["-euc", script]).current_dir(dir).envs(DATES);
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null");
+    output_of(command.env("GIT_OPTIONAL_LOCKS", "0"))
 }
 
 /// A checkout, and whether the notes beside it are a member too.

@@ -3,8 +3,6 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use escrow_testkit::files::sh;
-
 use crate::sweep::{each_here, thin};
 use crate::*;
 

@@ -71,13 +71,7 @@ pub(crate) const LOOK: &str = r"
     getfattr -R -h -d -m 'user\.' . 2>/dev/null | LC_ALL=C sort";
 
 fn look(root: &Path) -> String {
-    let told = Command::new("sh")
-        .args(["-ec", LOOK])
-        .current_dir(root)
-        .output();
-    let told = told.unwrap_or_else(|error| panic!("cannot start sh: {error}"));
-    assert!(told.status.success(), "cannot look at {}", root.display());
-    String::from_utf8_lossy(&told.stdout).into_owned()
+    output_of(Command::new("sh").args(["-ec", LOOK]).current_dir(root))
 }
 
 /// The same of a copy, with everything that can be known of it but where its files have holes, which depends on the file

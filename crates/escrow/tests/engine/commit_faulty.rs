@@ -343,7 +343,7 @@ impl Strategy for Faulty {
                     let from = kept.display();
                     let back =
                         format!("find . -mindepth 1 -delete; cp -a '{from}/.' .; rm -r '{from}'");
-                    sh(&core.script.original(sandbox), &back);
+                    sh(core.script.original(sandbox), &back);
                 }
                 Ok(RollbackReport::default())
             }
@@ -590,7 +590,7 @@ impl Batch {
             kind,
             before,
         };
-        sh(&self.tree(&part), EDITS);
+        sh(self.tree(&part), EDITS);
         self.parts.push(part);
     }
 

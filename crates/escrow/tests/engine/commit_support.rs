@@ -282,7 +282,7 @@ pub(crate) fn holds(dir: &Path, script: &str, when: &str) {
         "{when}: {script}\n{}{}in\n{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
-        String::from_utf8_lossy(&listing.stdout)
+        listing
     );
 }
 

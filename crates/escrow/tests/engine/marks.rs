@@ -33,7 +33,7 @@ fn agree_on_uppers(scripts: &[String]) {
     let world = World::new();
     let sandbox = fresh(&world, "original");
     for script in scripts {
-        sh(&sandbox.upper(), script);
+        sh(sandbox.upper(), script);
         assert_agrees(&sandbox, script);
         // By name, past any listing.
         for name in ["file", "b/one", "nothing", "a/f"] {
@@ -160,7 +160,7 @@ truncate -s 4 file; setfattr -n user.overlay.metacopy -v '' file | file | file
 ",
     ) {
         let sandbox = fresh(&world, "original");
-        sh(&sandbox.upper(), &script);
+        sh(sandbox.upper(), &script);
         match sandbox.read(&path).map_err(|error| error.kind()) {
             Ok(bytes) => assert_ne!(bytes, never.as_bytes(), "{script}"),
             Err(kind) => assert!(matches!(kind, Kind::Denied | Kind::NotFound), "{script}"),

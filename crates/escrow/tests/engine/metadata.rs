@@ -134,8 +134,7 @@ fn shares(world: &World) {
     let content: Vec<u8> = (0..1u32 << 20).flat_map(u32::to_le_bytes).collect();
     std::fs::write(original.join("large"), content).expect("there is room for 4 MiB");
     let sandbox = Sandboxed::new(&world.home(), &original, "copy_on_write");
-    let extents = sh(&sandbox.tree(), "filefrag -v large");
-    let extents = String::from_utf8_lossy(&extents.stdout).into_owned();
+    let extents = sh(sandbox.tree(), "filefrag -v large");
     assert!(extents.contains("shared"), "{extents}");
     sandbox.cleanup();
 }
@@ -168,7 +167,7 @@ fn owners_stay_where_that_is_permitted() {
             let copy = std::fs::metadata(sandbox.tree().join("theirs")).expect("it was copied");
             assert_eq!(copy.uid(), UID);
             assert_eq!(sandbox.listing(), [""; 0]);
-            sh(&sandbox.tree(), "printf mine > theirs; rm -r dir");
+            sh(sandbox.tree(), "printf mine > theirs; rm -r dir");
             sandbox.rollback();
             assert_same(&signature(&original), &signature(&sandbox.tree()), &owners);
             assert_eq!(sandbox.listing(), [""; 0], "after the rollback");
@@ -236,7 +235,7 @@ fn rollback_restores_what_a_diff_does_not_list() {
     ] {
         let sandbox = Sandboxed::new(&world.home(), &original, strategy);
         sh(
-            &sandbox.tree(),
+            sandbox.tree(),
             &format!("cp one new; mv -f new one; touch old dir; {more}"),
         );
         sandbox.rollback();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use escrow::config::ConfigError;
@@ -14,6 +14,7 @@ use escrow::manager::{Manager, ManagerOptions, NewResource, PlanView};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, PlanState, ResourcePath, SandboxState};
 use escrow::policy::Policy;
+pub(crate) use escrow_testkit::files::sh;
 use escrow_testkit::namespace::own_mounts;
 use escrow_testkit::signature::{Ignore, differences, signature};
 use escrow_testkit::user::{GID, UID, as_user};
@@ -258,7 +259,7 @@ impl Sandboxed {
         if self.sandbox().reference.strategy_name == "overlay" {
             self.mounted(|mount| mount.run(script));
         } else {
-            sh(&self.tree(), script);
+            sh(self.tree(), script);
         }
     }
 
@@ -318,22 +319,6 @@ impl Sandboxed {
 /// An error with its causes.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     escrow::error::chain(error)
-}
-
-/// Runs a script by `sh -eu` in a directory.
-pub(crate) fn sh(dir: &Path, script: &str) -> Output {
-    let output = Command::new("sh")
-        .args(["-eu", "-c", script])
-        .current_dir(dir)
-        .output()
-        .expect("sh starts");
-    assert!(
-        output.status.success(),
-        "{script}\nin {}: {}",
-        dir.display(),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
 }
 
 /// Runs one test of this binary again as the test user, who is [`given`] a directory of root's making.
