@@ -103,7 +103,7 @@ fn closed_files_are_released_in_every_way() {
             for line in lines {
                 cli.ok(words(line));
                 if *line == "commit try --only dark" {
-                    let left = cli.ok(words("diff try --name-status"));
+                    let left = cli.ok("diff try --name-status");
                     assert_eq!(left, "A\tlate\nA\tnone\nM\tro\n", "{strategy}");
                 }
             }

@@ -12,7 +12,7 @@ use escrow_testkit::stepper::{Fault, require_stepper};
 use escrow_testkit::{Cli, World};
 
 use crate::checkpoints::{STRATEGIES, create, run};
-use crate::{as_ordinary_user, as_user_too, json, words, world};
+use crate::{as_ordinary_user, as_user_too, has, json, words, world};
 
 const RENAMES: &[&str] = &["rename", "renameat", "renameat2"];
 
@@ -60,24 +60,18 @@ fn closed_directories_are_no_obstacle() {
         let (world, cli) = planned(strategy);
         let app = world.path().join("app");
         let original = signature(&app);
-        let listed = |line: &str| cli.ok(words(&format!("diff {line} --name-status")));
+        let listed = |line: &str| cli.ok(format!("diff {line} --name-status"));
         create(&cli, "nothing");
         let fresh = run(&cli, "try", STATE);
         run(&cli, "try", CLOSE);
         assert_eq!(listed("try"), CHANGES, "{strategy}");
-        let patch = cli.ok(words("diff try --patch"));
-        assert!(
-            patch.contains("+changed") && patch.contains("+deep"),
-            "{patch}"
-        );
+        let patch = cli.ok("diff try --patch");
+        has(&patch, ["+changed", "+deep"]);
         let planned = json(&cli, "commit try --dry-run");
         assert_eq!(planned["conflicts"], serde_json::json!([]), "{strategy}");
         create(&cli, "here");
         let here = run(&cli, "try", STATE);
-        assert!(
-            here.contains("./closed 0 ") && here.contains("./new/er 100 "),
-            "{here}"
-        );
+        has(&here, ["./closed 0 ", "./new/er 100 "]);
         run(&cli, "try", AFTER);
         let after = run(&cli, "try", STATE);
         create(&cli, "after");
@@ -93,7 +87,7 @@ fn closed_directories_are_no_obstacle() {
             ("after", &after),
             ("here", &here),
         ] {
-            cli.ok(words(&format!("restore try {to}")));
+            cli.ok(format!("restore try {to}"));
             same(
                 state,
                 &run(&cli, "try", STATE),
@@ -102,15 +96,15 @@ fn closed_directories_are_no_obstacle() {
         }
         assert_eq!(listed("try"), CHANGES, "{strategy}");
         assert_same(&original, &signature(&app), &Ignore::default());
-        cli.ok(words("restore try after"));
-        cli.ok(words("plan fork try then --at here"));
+        cli.ok("restore try after");
+        cli.ok("plan fork try then --at here");
         assert_eq!(listed("then"), CHANGES, "{strategy}: the fork");
         same(
             &here,
             &run(&cli, "then", STATE),
             &format!("{strategy}: the fork"),
         );
-        cli.ok(words("commit then"));
+        cli.ok("commit then");
         for (name, expected) in [
             ("a.txt", 0),
             ("closed", 0),
@@ -120,10 +114,10 @@ fn closed_directories_are_no_obstacle() {
         ] {
             assert_eq!(mode(&app.join(name)), expected, "{strategy}: {name}");
         }
-        cli.ok(words("undo then"));
+        cli.ok("undo then");
         assert_same(&original, &signature(&app), &Ignore::default());
         for plan in ["try", "then"] {
-            cli.ok(words(&format!("cleanup {plan}")));
+            cli.ok(format!("cleanup {plan}"));
         }
     }
 }
@@ -176,7 +170,7 @@ fn closed_entries_never_stay_open() {
                 same(&state, &run(&cli, "try", STATE), &how);
             }
         }
-        let listed = cli.ok(words("diff try --name-status"));
+        let listed = cli.ok("diff try --name-status");
         assert!(
             listed.contains("A\tclosed/in/in\nA\tdark\n"),
             "{strategy}: {listed}"
@@ -208,10 +202,10 @@ fn returns_and_commits_of_closed_directories_end_on_one_side() {
             let killed = stepper.fault(n, Fault::Kill);
             let Some(hit) = killed.hit else { break };
             let how = format!("{strategy}: {line}: killed at {n}, {hit}");
-            cli.ok(words("recover"));
+            cli.ok("recover");
             if json(&cli, "plan show try")["state"] == "committed" {
                 assert_eq!(mode(&closed), 0, "{how}");
-                cli.ok(words("undo try"));
+                cli.ok("undo try");
                 assert_eq!(mode(&closed), 0o755, "{how}");
                 let text = fs::read_to_string(closed.join("c")).expect("it is back");
                 assert_eq!(text, "first\n", "{how}");

@@ -115,10 +115,7 @@ fn what_cannot_be_given_back_alone_is_refused_and_nothing_is_done() {
     let cli = cli.cwd(world.path());
     cli.ok("resource add db --type sqlite --at db");
     cli.ok("plan create rows --resource db");
-    cli.ok(words("sql rows db")
-        .into_iter()
-        .chain(["insert into t values (1)".into()])
-        .collect::<Vec<_>>());
+    cli.ok(["sql", "rows", "db", "insert into t values (1)"]);
     has(
         &cli.fails("rollback rows --only t --yes", 1),
         ["as a whole"],

@@ -224,14 +224,14 @@ fn a_rollback_copied_everything_anew_because_of_one_hard_link() {
     cli.ok(words(
         "plan create try --resource ./app --strategy filesystem_copy",
     ));
-    let path = cli.ok(words("path try app"));
+    let path = cli.ok("path try app");
     let tree = Path::new(path.trim_end());
     let inode = |name: &str| fs::metadata(tree.join(name)).expect("it is there").ino();
     let untouched = inode("h");
     sh(tree, "echo more >> f; rm g; ln f k");
-    let said = cli.ok(words("rollback try"));
+    let said = cli.ok("rollback try");
     assert_eq!(said, "app: its changes were discarded\n");
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     assert_eq!((inode("f"), inode("h")), (inode("g"), untouched));
     assert!(!tree.join("k").exists());
 }

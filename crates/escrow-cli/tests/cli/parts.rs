@@ -24,7 +24,7 @@ fn scene() -> (World, Cli) {
     cli.ok(words(
         "resource add two --type fs-directory --at ./data --strategy filesystem_copy",
     ));
-    cli.ok(words("plan create try --resource one --resource two"));
+    cli.ok("plan create try --resource one --resource two");
     let edits = "mkdir -p src/new && echo n > src/new/n.rs && echo log > src/new/n.log && \
                  rm docs/old.md && echo md > docs/new.md && echo changed > keep";
     run(
@@ -97,7 +97,7 @@ fn what_is_asked_for_is_released_and_the_rest_stays() {
     // The plan is open, shows exactly the rest, and inside everything is as it was.
     let plan = json(&cli, "plan show try");
     assert_eq!(plan["state"], json!("open"));
-    let diff = cli.ok(words("diff try --name-status --resource two"));
+    let diff = cli.ok("diff try --name-status --resource two");
     assert_eq!(diff, "M\tkeep\nA\tsrc/new/n.log\n");
     run(
         &world,
@@ -105,29 +105,29 @@ fn what_is_asked_for_is_released_and_the_rest_stays() {
         "cat src/new/n.log docs/new.md; test ! -e docs/old.md; cd ../data; cat src/new/n.rs; \
          echo more >> src/new/n.rs; cd ../app; rm src/new/n.rs",
     );
-    let diff = cli.ok(words("diff try --name-status --resource two"));
+    let diff = cli.ok("diff try --name-status --resource two");
     assert_eq!(diff, "M\tkeep\nA\tsrc/new/n.log\nM\tsrc/new/n.rs\n");
-    let said = cli.ok(words("commit try --only two:src/new/n.rs --yes"));
+    let said = cli.ok("commit try --only two:src/new/n.rs --yes");
     assert!(said.contains("two: committed: 1 modified"), "{said}");
     assert!(said.contains("one: stays in the sandbox: "), "{said}");
     // Without a name it is the plan here that was committed last; the newest part first.
     let here = cli.clone().cwd(at(&world, "data"));
-    here.ok(words("undo"));
+    here.ok("undo");
     let read = |path: &str| fs::read_to_string(at(&world, path)).expect("it is there");
     assert_eq!(read("data/src/new/n.rs"), "n\n");
-    let diff = cli.ok(words("diff try --name-status --resource two"));
+    let diff = cli.ok("diff try --name-status --resource two");
     assert_eq!(diff, "M\tkeep\nA\tsrc/new/n.log\nM\tsrc/new/n.rs\n");
     // And then the rest.
     let rest = json(&cli, "commit try");
     assert_eq!(rest["left_changes"], json!(0));
     assert_eq!(read("data/src/new/n.rs"), "n\nmore\n");
     assert!(!at(&world, "app/src/new/n.rs").exists() && at(&world, "app/src/new/n.log").exists());
-    cli.ok(words("undo try"));
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
+    cli.ok("undo try");
     assert!(!at(&world, "app/src/new").exists() && !at(&world, "data/src").exists());
     assert_eq!(read("data/docs/old.md"), "old\n");
-    cli.fails(words("undo try"), 4);
-    cli.ok(words("cleanup try"));
+    cli.fails("undo try", 4);
+    cli.ok("cleanup try");
     let left = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
     assert_eq!(left.count(), 0);
 }
@@ -149,7 +149,7 @@ fn a_wrong_pattern_changes_nothing() {
         ("--only a[", "from the top of the resource"),
     ] {
         for dry in ["", " --dry-run"] {
-            let outcome = cli.run(words(&format!("--json commit try {line}{dry}")));
+            let outcome = cli.run(format!("--json commit try {line}{dry}"));
             let said = outcome.stdout_text();
             assert_eq!(outcome.status, 2, "{line}: {said}");
             let document: Value = serde_json::from_str(&said).expect("one document");
@@ -164,7 +164,7 @@ fn a_wrong_pattern_changes_nothing() {
         fs::read_to_string(at(&world, "app/keep")).expect("it is there"),
         "keep\n"
     );
-    let logged = cli.ok(words("log --verify"));
+    let logged = cli.ok("log --verify");
     assert!(!logged.is_empty());
 }
 
@@ -175,12 +175,12 @@ fn the_policy_judges_what_is_released() {
     let (world, cli) = scene();
     let rules = "policy:\n  mode: enforce\n  rules:\n    - { allow: [create, read, write, diff, run, checkpoint, restore, commit, undo, cleanup], principal: '*', scope: '*' }\n    - { deny: [commit], principal: '*', scope: '*:docs/**' }\n";
     fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
-    cli.fails(words("commit try"), 3);
-    cli.fails(words("commit try --only docs/new.md"), 3);
-    cli.ok(words("commit try --exclude docs"));
+    cli.fails("commit try", 3);
+    cli.fails("commit try --only docs/new.md", 3);
+    cli.ok("commit try --exclude docs");
     assert!(at(&world, "app/src/new/n.rs").exists() && at(&world, "app/docs/old.md").exists());
     assert_eq!(
-        cli.ok(words("diff try --name-status --resource one")),
+        cli.ok("diff try --name-status --resource one"),
         "A\tdocs/new.md\nD\tdocs/old.md\n"
     );
 }
@@ -189,12 +189,12 @@ fn the_policy_judges_what_is_released() {
 #[test]
 fn garbage_is_not_what_a_part_keeps() {
     let (world, cli) = scene();
-    cli.ok(words("commit try --only src"));
-    cli.ok(words("commit try --only docs"));
-    cli.ok(words("gc --older-than 0s"));
-    cli.ok(words("undo try"));
-    cli.ok(words("gc --older-than 0s"));
-    cli.ok(words("undo try"));
+    cli.ok("commit try --only src");
+    cli.ok("commit try --only docs");
+    cli.ok("gc --older-than 0s");
+    cli.ok("undo try");
+    cli.ok("gc --older-than 0s");
+    cli.ok("undo try");
     assert!(!at(&world, "app/src/new").exists() && at(&world, "app/docs/old.md").exists());
     let count = || {
         let all = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
@@ -203,28 +203,28 @@ fn garbage_is_not_what_a_part_keeps() {
         names.filter(|name| !name.ends_with(".scratch")).count()
     };
     assert_eq!(count(), 2, "only the sandboxes are left");
-    cli.ok(words("commit try --only src"));
-    cli.ok(words("commit try"));
+    cli.ok("commit try --only src");
+    cli.ok("commit try");
     // Of a plan that is over, all of it goes with its time.
-    cli.ok(words("gc --max-size 0"));
+    cli.ok("gc --max-size 0");
     assert_eq!(count(), 0);
-    cli.fails(words("undo try"), 4);
+    cli.fails("undo try", 4);
 }
 
 /// A fork begins with what was left; what was released is no change of it.
 #[test]
 fn a_fork_after_a_part() {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ./app --strategy overlay"));
+    cli.ok("plan create try --resource ./app --strategy overlay");
     run(
         &world,
         &cli,
         "rm link; echo new > a.txt; mkdir d; echo x > d/x; echo l > left",
     );
-    cli.ok(words("commit try --exclude left"));
-    cli.ok(words("plan fork try other"));
-    assert_eq!(cli.ok(words("diff other --name-status")), "A\tleft\n");
-    cli.ok(words("commit other"));
+    cli.ok("commit try --exclude left");
+    cli.ok("plan fork try other");
+    assert_eq!(cli.ok("diff other --name-status"), "A\tleft\n");
+    cli.ok("commit other");
     assert!(at(&world, "app/left").exists() && !at(&world, "app/link").exists());
     assert_eq!(
         fs::read_to_string(at(&world, "app/d/x")).expect("it is there"),
@@ -249,7 +249,7 @@ fn what_is_released_was_validated() {
     let rules = "validate:\n  - 'test -e src/new/n.rs; echo spoilt > keep'\n";
     fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
     cli.trust();
-    cli.ok(words("commit try --only keep"));
+    cli.ok("commit try --only keep");
     let read = |path: &str| fs::read_to_string(at(&world, path)).expect("it is there");
     assert_eq!(
         (read("app/keep"), read("data/keep")),
@@ -258,16 +258,16 @@ fn what_is_released_was_validated() {
     let failing = "validate:\n  - 'false'\n";
     fs::write(world.path().join("escrow.yaml"), failing).expect("there is room");
     cli.trust();
-    cli.fails(words("commit try --only src"), 1);
+    cli.fails("commit try --only src", 1);
     assert!(!at(&world, "app/src/new").exists());
     // The automatic ones and those by name are refused from then on, with what to do.
     fs::remove_file(world.path().join("escrow.yaml")).expect("it is there");
-    cli.ok(words("checkpoint create try -m before"));
-    cli.ok(words("commit try --only docs"));
-    let said = cli.fails(words("restore try before"), 4);
+    cli.ok("checkpoint create try -m before");
+    cli.ok("commit try --only docs");
+    let said = cli.fails("restore try before", 4);
     assert!(said.contains("escrow undo try"), "{said}");
-    cli.ok(words("undo try"));
-    cli.ok(words("restore try before"));
+    cli.ok("undo try");
+    cli.ok("restore try before");
     assert_eq!(read("app/docs/old.md"), "old\n");
 }
 
@@ -284,21 +284,21 @@ fn a_part_that_was_taken_back_is_forgotten_by_every_sandbox() {
             let line = format!("write try app {name}");
             cli.clone().stdin(name).ok(words(&line));
         }
-        cli.ok(words("checkpoint create try -m both"));
-        cli.ok(words("commit try --only f"));
-        cli.ok(words("rollback try"));
-        cli.ok(words("undo try"));
-        let diff = || cli.ok(words("diff try --name-status"));
+        cli.ok("checkpoint create try -m both");
+        cli.ok("commit try --only f");
+        cli.ok("rollback try");
+        cli.ok("undo try");
+        let diff = || cli.ok("diff try --name-status");
         assert_eq!(diff(), "", "{strategy}");
         match strategy {
             "overlay" => {
-                cli.ok(words("restore try both"));
+                cli.ok("restore try both");
                 assert_eq!(diff(), "A\tf\nA\tg\n");
-                cli.ok(words("commit try"));
+                cli.ok("commit try");
                 assert_eq!(fs::read(at(&world, "app/f")).expect("it came"), b"f");
             }
             // It was copied anew.
-            _ => drop(cli.fails(words("restore try both"), 4)),
+            _ => drop(cli.fails("restore try both", 4)),
         }
     }
 }
@@ -315,12 +315,12 @@ fn a_copy_of_which_a_part_is_released_is_not_forked() {
         let line = format!("write try app {name}");
         cli.clone().stdin(name).ok(words(&line));
     }
-    cli.ok(words("commit try --only f"));
-    let said = cli.fails(words("plan fork try other"), 1);
+    cli.ok("commit try --only f");
+    let said = cli.fails("plan fork try other", 1);
     assert!(said.contains("a part of its plan is committed"), "{said}");
-    cli.ok(words("undo try"));
-    cli.ok(words("plan fork try other"));
-    assert_eq!(cli.ok(words("diff other --name-status")), "A\tf\nA\tg\n");
+    cli.ok("undo try");
+    cli.ok("plan fork try other");
+    assert_eq!(cli.ok("diff other --name-status"), "A\tf\nA\tg\n");
 }
 
 /// What was released in parts can be taken back also after the rest was discarded, however early workspaces go.
@@ -335,12 +335,12 @@ fn a_part_can_be_undone_after_the_rest_was_rolled_back() {
         let line = format!("plan create try --resource ./app --strategy {strategy}");
         cli.ok(words(&line));
         run(&world, &cli, "echo new > a.txt; echo l > left");
-        cli.ok(words("commit try --only a.txt"));
-        cli.ok(words("rollback try"));
+        cli.ok("commit try --only a.txt");
+        cli.ok("rollback try");
         let text = || fs::read_to_string(at(&world, "app/a.txt")).expect("it is there");
         assert_eq!(text(), "new\n", "{strategy}");
-        cli.ok(words("undo try"));
+        cli.ok("undo try");
         assert_ne!(text(), "new\n", "{strategy}");
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
     }
 }

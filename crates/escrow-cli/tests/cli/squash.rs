@@ -21,7 +21,7 @@ fn planned(keep: usize) -> (World, Cli) {
     std::fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
     let cli = cli.cwd(world.path().join("app"));
     cli.trust();
-    cli.ok(words("plan create try --resource . --strategy overlay"));
+    cli.ok("plan create try --resource . --strategy overlay");
     (world, cli)
 }
 
@@ -87,17 +87,17 @@ fn whatever_was_done_looks_the_same_when_layers_were_squashed() {
         most = most.max(layers(&world));
         if round <= 20 {
             // These stay apart.
-            cli.ok(words(&format!("checkpoint create try -m {round}-th")));
+            cli.ok(format!("checkpoint create try -m {round}-th"));
             if round == 20 {
                 kept = edited;
             }
             continue;
         }
-        let diff = cli.ok(words("--json diff try"));
+        let diff = cli.ok("--json diff try");
         same(&edited, &look(&cli, "try"), &format!("round {round}"));
-        let now = cli.ok(words("--json diff try"));
+        let now = cli.ok("--json diff try");
         assert_eq!(diff, now, "round {round}: the diff, with all it tells");
-        cli.ok(words("commit try --dry-run"));
+        cli.ok("commit try --dry-run");
     }
     assert!(most > 34 && most < 46, "{most} layers at most");
     let left = layers(&world);
@@ -106,11 +106,11 @@ fn whatever_was_done_looks_the_same_when_layers_were_squashed() {
     let restored = json(&cli, "restore try 20-th");
     same(&kept, &look(&cli, "try"), "back to what was kept by name");
     let before = restored["before"].as_str().expect("an id");
-    cli.ok(words(&format!("restore try {before}")));
+    cli.ok(format!("restore try {before}"));
     same(&last, &look(&cli, "try"), "and forth");
-    cli.ok(words("commit try"));
-    cli.ok(words("undo try"));
-    cli.ok(words("cleanup try"));
+    cli.ok("commit try");
+    cli.ok("undo try");
+    cli.ok("cleanup try");
     let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
     assert_eq!(left.count(), 0);
 }
@@ -125,7 +125,7 @@ fn what_came_from_the_original_is_still_known_to_have_come_from_it() {
         std::fs::create_dir_all(path.parent().expect("it has one")).expect("there is room");
         std::fs::write(path, "old\n").expect("there is room");
     }
-    cli.ok(words("plan create two --resource . --strategy overlay"));
+    cli.ok("plan create two --resource . --strategy overlay");
     run(
         &cli,
         "two",
@@ -186,10 +186,10 @@ fn a_squash_is_killed_or_fails() {
     let (world, cli) = planned(0);
     for round in 0..18 {
         run(&cli, "try", &format!("{}echo {round} > last", edits(round)));
-        cli.ok(words(&format!("checkpoint create try -m n{round}")));
+        cli.ok(format!("checkpoint create try -m n{round}"));
     }
     for round in 1..16 {
-        cli.ok(words(&format!("checkpoint delete try n{round}")));
+        cli.ok(format!("checkpoint delete try n{round}"));
     }
     let shown = run(&cli, "try", &format!("echo end > last\n{SIGNATURE}"));
     let (home, kept) = (world.home(), world.path().join("kept"));
@@ -214,18 +214,18 @@ fn a_squash_is_killed_or_fails() {
                 // Before anything else could finish what was begun.
                 let restored = json(&cli, "restore try n17");
                 let before = restored["before"].as_str().expect("where it was");
-                cli.ok(words(&format!("restore try {before}")));
+                cli.ok(format!("restore try {before}"));
             }
             same(&shown, &look(&cli, "try"), &how);
-            cli.ok(words("checkpoint create try -m after"));
+            cli.ok("checkpoint create try -m after");
             for name in ["n0", "n17", "after"] {
-                cli.ok(words(&format!("restore try {name}")));
+                cli.ok(format!("restore try {name}"));
             }
             same(&shown, &look(&cli, "try"), &how);
             // One that was killed early enough is still to be deleted.
             cli.run(words(line));
             run(&cli, "try", "echo more > last");
-            cli.ok(words("checkpoint delete try after"));
+            cli.ok("checkpoint delete try after");
             assert!(layers(&world) < 8, "{how}: {} layers", layers(&world));
         }
     }
@@ -243,7 +243,7 @@ fn any_number_of_checkpoints_keeps_nobody_from_going_back() {
     }
     let (world, cli) = world();
     let cli = cli.cwd(world.path().join("app"));
-    cli.ok(words("plan create try --resource . --strategy overlay"));
+    cli.ok("plan create try --resource . --strategy overlay");
     let names = run(&cli, "try", "echo one > one; ln one two; stat -c %h one");
     assert_eq!(names, "2\n");
     // A process for each would take minutes.
@@ -267,9 +267,9 @@ fn any_number_of_checkpoints_keeps_nobody_from_going_back() {
     };
     let worked = run(&cli, "try", "cat f; stat -c %h f one; echo worked > f");
     assert_eq!(worked, "403\n1\n2\n");
-    cli.ok(words("plan fork try first"));
-    cli.ok(words("plan fork try second --at n7"));
-    cli.ok(words("plan fork try third --at n398"));
+    cli.ok("plan fork try first");
+    cli.ok("plan fork try second --at n7");
+    cli.ok("plan fork try third --at n398");
     assert_eq!(run(&cli, "first", "cat f"), "worked\n");
     assert_eq!(run(&cli, "second", "cat f"), "7\n");
     assert_eq!(run(&cli, "third", "cat f"), "398\n");
@@ -278,7 +278,7 @@ fn any_number_of_checkpoints_keeps_nobody_from_going_back() {
         let restored = json(&cli, &format!("restore try {to}"));
         let before = restored["before"].as_str().expect("where it was");
         assert_eq!(run(&cli, "try", "cat f"), format!("{}\n", &to[1..]));
-        cli.ok(words(&format!("restore try {before}")));
+        cli.ok(format!("restore try {before}"));
         assert_eq!(run(&cli, "try", "cat f"), "other\n");
     }
 }

@@ -50,7 +50,7 @@ fn c7_marks_of_the_overlay_that_the_command_forges() {
         );
         scene.cli.plan("later", ".", "overlay");
         let seen = "cat d/zero n/zero && ls d/zero n/zero d/1 d/sub/2 e/3";
-        scene.cli.ok(inside("run --plan later", seen));
+        scene.cli.ok(in_plan("later", seen));
         scene.cli.ok("undo try");
         assert_quiet(&scene.world);
     }
@@ -69,13 +69,11 @@ fn c7_a_file_that_is_marked_in_the_original_was_hidden_in_silence() {
     if !is_root() {
         let said = cli.run("plan create auto --resource .").stderr_text();
         has(&said, ["src/init", "user.overlay.whiteout"]);
-        cli.ok(inside("run --plan auto", "cat src/init"));
+        cli.ok(in_plan("auto", "cat src/init"));
     }
     let made = cli.run("plan create layer --resource . --strategy overlay");
     assert!(is_root() || made.stderr_text().contains("src/init"));
-    let said = cli
-        .run(inside("run --plan layer", "cat src/init"))
-        .stderr_text();
+    let said = cli.run(in_plan("layer", "cat src/init")).stderr_text();
     has(&said, ["the command failed", "src/init"]);
     assert_quiet(&world);
 }

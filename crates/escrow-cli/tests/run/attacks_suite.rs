@@ -279,7 +279,7 @@ fn d31_a_hostile_program_has_no_effect_outside() {
     let cli = cli
         .env("SSH_AUTH_SOCK", "/run/agent")
         .env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/run/bus");
-    let outcome = cli.run(words("run --plan try --network none -- sh ./hostile"));
+    let outcome = cli.run("run --plan try --network none -- sh ./hostile");
     // What root may do in a container: to its own processes, and to files of the sandbox.
     let own = [
         "setpriv --reuid=1 true",

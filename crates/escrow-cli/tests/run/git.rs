@@ -1,13 +1,6 @@
 //! A git checkout: a private history inside, and a repository of the user that moves only by a commit.
 
-use std::path::Path;
-use std::process::Command;
-
-use escrow_testkit::need;
-use escrow_testkit::{Cli, World};
-use serde_json::json as value;
-
-use crate::{as_user_too, binary, inside, json, output_of, read, sh, words};
+use crate::*;
 
 /// What git says, with the settings of nobody, and without starting anything.
 #[track_caller]
@@ -30,8 +23,25 @@ pub(crate) fn checkout(world: &World) -> Cli {
          echo dirty >> b && echo staged > s && git add s && echo plain > u && echo object > x.o",
     );
     let cli = Cli::new(world, &binary()).cwd(&app);
-    cli.ok(words("resource add app --type git-checkout --at ."));
+    cli.ok("resource add app --type git-checkout --at .");
     cli
+}
+
+/// A world with such a checkout, and where that is.
+pub(crate) fn repository() -> (World, Cli, PathBuf) {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    (world, cli, app)
+}
+
+/// The change of a plan at a path.
+#[track_caller]
+pub(crate) fn change(cli: &Cli, line: &str, path: &str) -> Value {
+    let found = json(cli, line);
+    let changes = found["resources"][0]["changes"].as_array().expect("a list");
+    let one = changes.iter().find(|one| one["path"] == path);
+    one.unwrap_or_else(|| panic!("{line} has no {path}: {found:#}"))
+        .clone()
 }
 
 pub(crate) fn world() -> World {
@@ -64,10 +74,7 @@ pub(crate) fn signature(app: &Path) -> String {
 #[track_caller]
 pub(crate) fn assert_sound(app: &Path) {
     let said = git(app, "fsck --strict");
-    assert!(
-        !said.contains("error") && !said.contains("missing"),
-        "{said}"
-    );
+    lacks(&said, ["error", "missing"]);
     let left = "find .git -name '*.lock' -o -name 'tmp_*' -o -path '*refs/escrow*'";
     assert_eq!(sh(app, left), "");
 }
@@ -79,30 +86,21 @@ const WORK: &str = "set -e; echo agent >> src/a; git commit -q src/a -m 'agent w
 #[test]
 fn the_repository_does_not_move_until_the_commit_and_moves_back_by_undo() {
     as_user_too();
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     let before = signature(&app);
-    cli.ok(words("plan create t -r app --strategy git_worktree"));
-    let said = cli.ok(inside("run --plan t", WORK));
-    assert!(
-        said.contains("A  s") && said.contains(" M b") && said.contains("?? n"),
-        "{said}"
-    );
+    cli.ok("plan create t -r app --strategy git_worktree");
+    let said = cli.ok(in_plan("t", WORK));
+    has(&said, ["A  s", " M b", "?? n"]);
     let keep = git(&app, "for-each-ref --format=%(refname) refs/escrow");
     assert_eq!(keep.lines().count(), 1);
-    let found = json(&cli, "diff t");
-    let changes = found["resources"][0]["changes"].as_array().expect("a list");
-    let main = changes
-        .iter()
-        .find(|one| one["path"] == ".git/refs/heads/main");
-    let main = main.expect("the branch moved");
+    let main = change(&cli, "diff t", ".git/refs/heads/main");
     assert_eq!(main["detail"]["commits"][0]["subject"], "agent work");
-    cli.ok(words("rollback t --yes"));
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("rollback t --yes");
+    cli.ok("cleanup t --yes");
     assert_eq!(signature(&app), before);
 
-    cli.ok(words("plan create u -r app"));
-    cli.ok(inside("run --plan u", WORK));
+    cli.ok("plan create u -r app");
+    cli.ok(in_plan("u", WORK));
     let done = json(&cli, "commit u -m released");
     assert_eq!(done["committed"], value!(true), "{done}");
     assert_eq!(git(&app, "log --format=%s"), "agent work\nfirst\n");
@@ -110,7 +108,7 @@ fn the_repository_does_not_move_until_the_commit_and_moves_back_by_undo() {
     assert_eq!(read(app.join("src/a")), "one\nagent\n");
     assert_eq!(git(&app, "branch --format=%(refname:short)"), "main\n");
     assert_sound(&app);
-    cli.ok(words("undo u --yes"));
+    cli.ok("undo u --yes");
     assert_eq!(git(&app, "log --format=%s"), "first\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     assert_sound(&app);
@@ -119,47 +117,45 @@ fn the_repository_does_not_move_until_the_commit_and_moves_back_by_undo() {
 // rule G2
 #[test]
 fn both_sides_may_commit_and_are_merged_or_told() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
+    let (_world, cli, app) = repository();
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan(
+        "t",
         "echo agent >> src/a; git commit -q src/a -m agent",
     ));
     sh(&app, "echo user > w; git add w; git commit -qm user w");
-    cli.ok(words("commit t --yes"));
+    cli.ok("commit t --yes");
     assert_eq!(git(&app, "log --format=%s -2 HEAD^1"), "user\nfirst\n");
     assert_eq!(git(&app, "log --format=%s -1 HEAD^2"), "agent\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     assert_sound(&app);
-    cli.ok(words("undo t --yes"));
+    cli.ok("undo t --yes");
     assert_eq!(git(&app, "log --format=%s"), "user\nfirst\n");
 }
 
 #[test]
 fn checkpoints_and_forks_hold_files_index_references_and_stash() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     let state = "git log --format=%s; git stash list; git status --short; git reflog; cat f";
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan(
+        "t",
         "echo 1 > f; git add f; git commit -qm c1 f; echo 2 > f; git stash -q",
     ));
-    let first = cli.ok(inside("run --plan t", state));
-    cli.ok(words("checkpoint create t -m one"));
-    cli.ok(inside(
-        "run --plan t",
+    let first = cli.ok(in_plan("t", state));
+    cli.ok("checkpoint create t -m one");
+    cli.ok(in_plan(
+        "t",
         "git stash drop -q; echo 3 > f; git commit -qam c2; git checkout -q -b other",
     ));
-    let second = cli.ok(inside("run --plan t", state));
+    let second = cli.ok(in_plan("t", state));
     assert_ne!(first, second);
-    cli.ok(words("plan fork t f"));
-    cli.ok(words("restore t one"));
-    assert_eq!(cli.ok(inside("run --plan t", state)), first);
-    assert_eq!(cli.ok(inside("run --plan f", state)), second);
-    cli.ok(inside("run --plan f", "echo 4 > f; git commit -qam c3"));
-    assert_eq!(cli.ok(inside("run --plan t", state)), first);
+    cli.ok("plan fork t f");
+    cli.ok("restore t one");
+    assert_eq!(cli.ok(in_plan("t", state)), first);
+    assert_eq!(cli.ok(in_plan("f", state)), second);
+    cli.ok(in_plan("f", "echo 4 > f; git commit -qam c3"));
+    assert_eq!(cli.ok(in_plan("t", state)), first);
     // HEAD is on another branch inside: what moves is the one that was checked out, and the diff says so.
     let found = json(&cli, "diff f");
     let changes = found["resources"][0]["changes"].as_array().expect("a list");
@@ -170,11 +166,11 @@ fn checkpoints_and_forks_hold_files_index_references_and_stash() {
     assert_eq!(main["detail"]["commits"][0]["subject"], "c3", "{found}");
     // What is shown beside and stays is no part of the digest.
     let digest = found["digest"].as_str().expect("a digest");
-    cli.ok(words(&format!("commit f --yes --expect {digest}")));
+    cli.ok(format!("commit f --yes --expect {digest}"));
     assert!(git(&app, "log --format=%s").starts_with("c3\nc2\nc1\n"));
     assert_eq!(git(&app, "symbolic-ref HEAD"), "refs/heads/main\n");
     // What goes with the sandbox and was never released is named.
-    let said = cli.run(words("cleanup t --yes")).stderr_text();
+    let said = cli.run("cleanup t --yes").stderr_text();
     let named = "removed with the sandbox: app: ";
     assert!(said.contains(named), "{said}");
     assert!(said.contains("main: 1 commit, the last 'c1'"), "{said}");
@@ -183,16 +179,15 @@ fn checkpoints_and_forks_hold_files_index_references_and_stash() {
 
 #[test]
 fn what_an_agent_writes_into_its_git_directory_is_data() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     let before = signature(&app);
-    cli.ok(words("plan create t -r app"));
+    cli.ok("plan create t -r app");
     let hostile = "cd .git && id=$(cat refs/heads/main packed-refs 2>/dev/null | grep -o '^[0-9a-f]*' | head -1)
         echo \"$id refs/heads/../../../../etc/x\" >> packed-refs
         mkdir -p hooks && printf '#!/bin/sh\\ntouch ../pwned\\n' > hooks/reference-transaction && chmod +x hooks/*
         git config core.fsmonitor 'touch ../pwned' && git config core.hooksPath \"$PWD/hooks\"
         git config filter.x.clean 'touch ../pwned' && echo '* filter=x' > ../.gitattributes";
-    cli.ok(inside("run --plan t", hostile));
+    cli.ok(in_plan("t", hostile));
     let found = json(&cli, "diff t");
     let paths: Vec<&str> = found["resources"][0]["changes"]
         .as_array()
@@ -203,9 +198,9 @@ fn what_an_agent_writes_into_its_git_directory_is_data() {
     // Shown, since git would run what they name, and not released.
     let hostile = [".git/config", ".git/hooks/reference-transaction"];
     assert_eq!(paths, [hostile[0], hostile[1], ".gitattributes"]);
-    cli.ok(words("commit t --yes"));
+    cli.ok("commit t --yes");
     assert!(!app.join("pwned").exists());
-    cli.ok(words("undo t --yes"));
+    cli.ok("undo t --yes");
     assert_eq!(signature(&app), before);
 
     assert_sound(&app);
@@ -215,25 +210,23 @@ fn what_an_agent_writes_into_its_git_directory_is_data() {
 #[test]
 fn root_leaves_nothing_of_root_in_the_repository_of_another_user() {
     need!(escrow_testkit::skip::require_root("files of another user"));
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     sh(&app, "chown -R 1234:1234 . && chmod -R a+rwX .");
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan(
+        "t",
         "git config --global safe.directory '*'; echo x >> src/a; git commit -qm x src/a",
     ));
-    cli.ok(words("commit t --yes"));
+    cli.ok("commit t --yes");
     sh(&app, "test -z \"$(find . -not -user 1234)\"");
-    cli.ok(words("undo t --yes"));
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("undo t --yes");
+    cli.ok("cleanup t --yes");
     sh(&app, "test -z \"$(find . -not -user 1234)\"");
 }
 
 #[test]
 fn a_checkout_without_private_history_is_a_directory_and_says_so() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     sh(
         &app,
         "git checkout -q -b side && git commit -qam side && git checkout -q main && echo z > b && git commit -qam main",
@@ -241,6 +234,6 @@ fn a_checkout_without_private_history_is_a_directory_and_says_so() {
     sh(&app, "git merge -q side || true");
     let made = json(&cli, "plan create l -r app");
     assert_eq!(made["sandboxes"][0]["strategy"], "overlay", "{made}");
-    let said = cli.ok(words("plan show l"));
+    let said = cli.ok("plan show l");
     assert!(said.contains("a merge is under way"), "{said}");
 }

@@ -1,7 +1,7 @@
 //! Attacks of group E: what is planted in a repository, by its author or by an agent. The numbers are those of
 //! `docs/spec/attacks.md`.
 
-use crate::git::{assert_sound, checkout, git, signature, world};
+use crate::git::{assert_sound, checkout, git, repository, signature, world};
 use crate::*;
 
 /// A checkout with a plan `t`, in which an agent has done this.
@@ -9,7 +9,7 @@ fn attacked(script: &str) -> (World, Cli, PathBuf) {
     let world = world();
     let cli = checkout(&world);
     cli.ok("plan create t -r app");
-    cli.ok(inside("run --plan t", &format!("set -e; {script}")));
+    cli.ok(in_plan("t", &format!("set -e; {script}")));
     let app = world.path().join("app");
     (world, cli, app)
 }
@@ -21,7 +21,7 @@ fn refused<const N: usize>(cli: &Cli, app: &Path, before: &str, why: [&str; N]) 
     has(&said, why);
     assert_eq!(signature(app), before);
     cli.ok("rollback t --yes");
-    cli.ok(inside("run --plan t", "git status --short"));
+    cli.ok(in_plan("t", "git status --short"));
     cli.ok("cleanup t --yes");
     assert_sound(app);
 }
@@ -29,8 +29,7 @@ fn refused<const N: usize>(cli: &Cli, app: &Path, before: &str, why: [&str; N]) 
 #[test]
 fn e1_planted_hooks_are_never_run_by_the_engine() {
     as_user_too();
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (world, cli, app) = repository();
     let mark = world.path().join("mark");
     let plant = format!(
         "mkdir -p .git/hooks; for hook in reference-transaction post-index-change post-checkout pre-commit post-commit; do
@@ -38,9 +37,7 @@ fn e1_planted_hooks_are_never_run_by_the_engine() {
         mark.display()
     );
     cli.ok("plan create t -r app");
-    cli.ok(inside(
-        "run --plan t",
-        &format!("echo x >> src/a; git commit -qm x src/a; git config core.hooksPath \"$PWD/.git/hooks\"; {plant}"),
+    cli.ok(in_plan("t", &format!("echo x >> src/a; git commit -qm x src/a; git config core.hooksPath \"$PWD/.git/hooks\"; {plant}"),
     ));
     sh(&app, &plant);
     cli.ok("diff t");
@@ -56,8 +53,7 @@ fn e1_planted_hooks_are_never_run_by_the_engine() {
 #[test]
 fn e2_settings_that_start_programs_are_not_followed() {
     as_user_too();
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (world, cli, app) = repository();
     let mark = world.path().join("mark");
     let run = format!("touch {}", mark.display());
     let keys = [
@@ -100,8 +96,8 @@ fn e2_settings_that_start_programs_are_not_followed() {
          git config --file .git/config.worktree core.fsmonitor '{run}'"
     );
     cli.ok("plan create t -r app");
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok(in_plan(
+        "t",
         &format!("echo x >> src/a; git commit -qm x src/a; {plant}"),
     ));
     let settings = read(app.join(".git/config"));
@@ -118,10 +114,7 @@ fn e2_settings_that_start_programs_are_not_followed() {
     // Nor those that the author of the repository set.
     sh(&app, &plant);
     cli.ok("plan create u -r app");
-    cli.ok(inside(
-        "run --plan u",
-        "echo y >> src/a; git commit -qm y src/a",
-    ));
+    cli.ok(in_plan("u", "echo y >> src/a; git commit -qm y src/a"));
     sh(&app, "rm -f ../mark");
     cli.ok("diff u --patch");
     cli.ok("commit u --yes");
@@ -133,8 +126,7 @@ fn e2_settings_that_start_programs_are_not_followed() {
 #[test]
 fn e4_a_bare_repository_among_the_files_is_only_files() {
     as_user_too();
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (world, cli, app) = repository();
     let mark = world.path().join("mark");
     let plant = |dir: &str| {
         format!(
@@ -147,8 +139,8 @@ fn e4_a_bare_repository_among_the_files_is_only_files() {
     cli.ok("plan create t -r app");
     // One at the top too, in which git would be if it looked for a repository from there.
     let top = format!("{}; cd vendor && {}", plant("vendor"), plant("."));
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok(in_plan(
+        "t",
         &format!("{top}; cd ..; git add -A; git commit -qm planted"),
     ));
     cli.clone().cwd(app.join("lib")).ok("diff t");
@@ -259,7 +251,7 @@ fn e9_alternates_grafts_and_replacements_hide_nothing() {
         "echo {} >> .git/objects/info/alternates",
         elsewhere.display()
     );
-    cli.ok(inside("run --plan t", &line));
+    cli.ok(in_plan("t", &line));
     refused(&cli, &app, &before, ["alternates"]);
 }
 
@@ -297,8 +289,7 @@ fn e10_a_branch_that_the_user_moves_during_the_commit_is_not_lost() {
 #[test]
 fn e12_what_an_agent_destroys_is_its_own() {
     as_user_too();
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     sh(
         &app,
         "echo lost > l; git add l; git stash -q; git branch keep; git commit -q --allow-empty -m gone; git reset -q --hard HEAD~1",
@@ -307,18 +298,13 @@ fn e12_what_an_agent_destroys_is_its_own() {
     let objects = || sh(&app, "find .git/objects -type f | sort");
     let stored = objects();
     cli.ok("plan create t -r app");
-    cli.ok(inside(
-        "run --plan t",
-        "git stash clear; git branch -D keep; git update-ref -d refs/heads/main; git reflog expire --expire=now --all
+    cli.ok(in_plan("t", "git stash clear; git branch -D keep; git update-ref -d refs/heads/main; git reflog expire --expire=now --all
          git gc -q --prune=now; git prune --expire=now; rm -rf .git/objects/* .git/refs .git/packed-refs .git/escrow
          rm -rf * .gitignore; find .git/escrow -type f | head -1 | xargs -r rm -f; true",
     ));
     assert_eq!(objects(), stored);
     cli.ok("rollback t --yes");
-    assert_eq!(
-        cli.ok(inside("run --plan t", "git log --format=%s")),
-        "first\n"
-    );
+    assert_eq!(cli.ok(in_plan("t", "git log --format=%s")), "first\n");
     cli.ok("cleanup t --yes");
     assert_eq!(signature(&app), before);
     assert_eq!(objects(), stored);
@@ -364,8 +350,7 @@ fn e16_links_and_pipes_in_place_of_objects_are_refused() {
 #[test]
 fn what_takes_the_place_of_the_index_or_of_references_is_refused_or_no_reference() {
     as_user_too();
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     let before = signature(&app);
     for (n, plant) in (0..).zip([
         "rm .git/index; mkfifo .git/index",

@@ -1,12 +1,7 @@
 //! A sandbox that begins as a clean tree of a revision, not as the files lie.
 
-use std::path::PathBuf;
-
-use escrow_testkit::need;
-use escrow_testkit::{Cli, World};
-
 use crate::git::{assert_sound, git, signature, world};
-use crate::{as_user_too, binary, fails_as, inside, json, read, sh, words};
+use crate::*;
 
 /// A checkout with two commits and with files that are changed, untracked and ignored; its resource `app` begins at `base`.
 fn based(world: &World, base: &str) -> (Cli, PathBuf) {
@@ -51,8 +46,8 @@ fn trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    let seen = cli.ok(inside(
-        "run --plan t",
+    let seen = cli.ok(in_plan(
+        "t",
         "cd app; git status --short; cat b c .env vendor/deep/v; readlink vendor/link; ls -A",
     ));
     let all = ".env\n.git\n.gitignore\nb\nc\nsrc\nvendor\n";
@@ -61,18 +56,16 @@ fn trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_
         json(&cli, "diff t")["resources"][0]["changes"],
         serde_json::json!([])
     );
-    cli.ok(words("rollback t --yes"));
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("rollback t --yes");
+    cli.ok("cleanup t --yes");
     assert_eq!(signature(&app), before);
 
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
-        "set -e; cd app; echo agent >> src/a; git rm -q b; mkdir new; echo n > new/n; git add new; git commit -qam agent
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan("t", "set -e; cd app; echo agent >> src/a; git rm -q b; mkdir new; echo n > new/n; git add new; git commit -qam agent
          echo more >> .env; chmod +x src/a; echo loose > loose",
     ));
-    cli.ok(words("checkpoint create t"));
-    cli.ok(words("commit t --yes"));
+    cli.ok("checkpoint create t");
+    cli.ok("commit t --yes");
     assert_eq!(git(&app, "log --format=%s"), "agent\nsecond\nfirst\n");
     assert_eq!(
         git(&app, "status --short"),
@@ -83,7 +76,7 @@ fn trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_
     assert_eq!(read(app.join("out/w")), "w\n");
     assert!(!app.join("b").exists());
     assert_sound(&app);
-    cli.ok(words("undo t --yes"));
+    cli.ok("undo t --yes");
     assert_eq!(git(&app, "log --format=%s"), "second\nfirst\n");
     assert_eq!(
         git(&app, "status --short"),
@@ -99,19 +92,19 @@ fn trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_
 fn what_is_not_committed_in_the_checkout_is_never_overwritten() {
     let world = world();
     let (cli, app) = based(&world, "HEAD");
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan(
+        "t",
         "cd app; echo agent >> c; echo mine > u; rm -r src; echo four > b",
     ));
     sh(&app, "echo note > src/note");
     let before = signature(&app);
-    let found = cli.expect(words("--json commit t"), 4).stdout_text();
+    let found = cli.expect("--json commit t", 4).stdout_text();
     for path in ["\"c\"", "\"u\"", "\"src/note\""] {
         assert!(found.contains(path), "{path}: {found}");
     }
     assert_eq!(signature(&app), before);
-    cli.ok(words("commit t --yes --on-conflict theirs"));
+    cli.ok("commit t --yes --on-conflict theirs");
     assert_eq!(read(app.join("c")), "keep\ndirty\n");
     assert_eq!(read(app.join("u")), "plain\n");
     assert_eq!(read(app.join("src/note")), "note\n");
@@ -124,14 +117,14 @@ fn a_part_of_a_clean_tree_that_was_released_is_listed_no_more() {
     as_user_too();
     let world = world();
     let (cli, app) = based(&world, "HEAD");
-    cli.ok(words("plan create t -r app"));
+    cli.ok("plan create t -r app");
     let work = "cd app; echo agent > src/a; echo four > b; echo new > n";
-    cli.ok(inside("run --plan t", work));
-    cli.ok(words("commit t --yes --only b --only n"));
+    cli.ok(in_plan("t", work));
+    cli.ok("commit t --yes --only b --only n");
     cli.says("diff t --name-status", "M\tsrc/a\n");
-    cli.ok(inside("run --plan t", "cd app; echo three > b; rm n"));
+    cli.ok(in_plan("t", "cd app; echo three > b; rm n"));
     cli.says("diff t --name-status", "M\tb\nD\tn\nM\tsrc/a\n");
-    cli.ok(words("commit t --yes"));
+    cli.ok("commit t --yes");
     assert_eq!(
         read(app.join("b")) + &read(app.join("src/a")),
         "three\nagent\n"
@@ -144,23 +137,18 @@ fn a_part_of_a_clean_tree_that_was_released_is_listed_no_more() {
 fn an_older_revision_is_a_base_whose_work_is_merged() {
     let world = world();
     let (cli, app) = based(&world, "HEAD~1");
-    cli.ok(words("plan create t -r app"));
-    let seen = cli.ok(inside(
-        "run --plan t",
-        "cd app; git log --format=%s; cat b; echo agent >> src/a; git commit -qam agent; git status --short",
+    cli.ok("plan create t -r app");
+    let seen = cli.ok(in_plan("t", "cd app; git log --format=%s; cat b; echo agent >> src/a; git commit -qam agent; git status --short",
     ));
     assert_eq!(seen, "first\ntwo\n");
-    cli.ok(words("plan fork t f"));
-    cli.ok(words("commit t --yes"));
+    cli.ok("plan fork t f");
+    cli.ok("commit t --yes");
     assert_eq!(git(&app, "log --format=%s -2 HEAD^1"), "second\nfirst\n");
     assert_eq!(git(&app, "log --format=%s -1 HEAD^2"), "agent\n");
     assert_eq!(read(app.join("b")), "three\n");
     assert_eq!(git(&app, "status --short"), " M c\n?? u\n");
-    assert_eq!(
-        cli.ok(inside("run --plan f", "cat app/src/a")),
-        "one\nagent\n"
-    );
-    cli.ok(words("cleanup f --yes"));
+    assert_eq!(cli.ok(in_plan("f", "cat app/src/a")), "one\nagent\n");
+    cli.ok("cleanup f --yes");
     assert_sound(&app);
 }
 
@@ -182,12 +170,12 @@ fn root_gives_a_clean_tree_to_the_owner_of_the_checkout() {
     let world = world();
     let (cli, app) = based(&world, "HEAD");
     sh(&app, "chown -R 1234:1234 . && chmod -R a+rwX .");
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan(
+        "t",
         "cd app; git config --global safe.directory '*'; echo x >> src/a; git commit -qam x",
     ));
-    cli.ok(words("commit t --yes"));
+    cli.ok("commit t --yes");
     assert_eq!(read(app.join("src/a")), "one\nx\n");
     sh(
         &app,

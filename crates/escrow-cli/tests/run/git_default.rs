@@ -1,12 +1,9 @@
 //! A git checkout is found by itself: what used to go wrong where it was taken for a directory.
 
-use std::path::Path;
-
-use escrow_testkit::need;
 use escrow_testkit::{Cli, Mounted, World};
 
 use crate::git::{assert_sound, git, signature, world};
-use crate::{as_user_too, binary, inside, json, read, sh, words};
+use crate::*;
 
 /// A checkout with a commit, of which Escrow was told nothing.
 pub(crate) fn untold(world: &World) -> Cli {
@@ -42,14 +39,14 @@ fn a_checkout_has_a_private_history_without_being_told() {
     git(&app, &format!("update-ref -d {}", kept.trim()));
     sh(&app, "rmdir .git/refs/escrow");
     assert_eq!(signature(&app), before);
-    cli.ok(words("commit app --yes"));
+    cli.ok("commit app --yes");
     assert_eq!(git(&app, "log --format=%s"), "agent\nfirst\n");
     assert_eq!(git(&app, "status --short"), "");
     assert_sound(&app);
     // By a path, and by the file that `init` writes, too.
     let made = json(&cli, "plan create bare -r .");
     assert_eq!(made["sandboxes"][0]["strategy"], "git_worktree", "{made}");
-    cli.ok(words("cleanup bare --yes"));
+    cli.ok("cleanup bare --yes");
     let begun = json(&cli, "init");
     assert_eq!(begun["resources"][0]["type"], "git-checkout", "{begun}");
     assert_eq!(json(&cli, "doctor")["auto"], "git_worktree");
@@ -62,11 +59,11 @@ fn what_was_said_of_strategies_counts_more_than_what_stands_there() {
     let other = cli
         .clone()
         .env("ESCROW_SANDBOX_STRATEGY", "filesystem_copy");
-    other.ok(words("plan create t -r ."));
+    other.ok("plan create t -r .");
     assert_eq!(strategy(&cli, "t"), "filesystem_copy");
-    cli.ok(words("cleanup t --yes"));
-    cli.ok(words("resource add app --type fs-directory --at ."));
-    cli.ok(words("plan create u -r ."));
+    cli.ok("cleanup t --yes");
+    cli.ok("resource add app --type fs-directory --at .");
+    cli.ok("plan create u -r .");
     assert_eq!(strategy(&cli, "u"), "overlay");
 }
 
@@ -80,7 +77,7 @@ fn an_editor_that_asks_for_the_status_outside_is_no_conflict() {
         &app,
         "touch -d '2001-01-01' b; GIT_OPTIONAL_LOCKS=1 git status >&2; git add -N .",
     );
-    cli.ok(words("commit app --yes"));
+    cli.ok("commit app --yes");
     assert_eq!(git(&app, "log --format=%s"), "agent\nfirst\n");
     assert_eq!(git(&app, "status --short"), "");
     assert_sound(&app);
@@ -144,11 +141,11 @@ fn where_no_layer_can_be_had_the_private_history_lies_over_a_copy() {
             "echo x >> src/a; git commit -qam one; echo loose > loose; git gc -q",
         );
         let here = inside("t", state);
-        cli.ok(words("checkpoint create t -m here"));
+        cli.ok("checkpoint create t -m here");
         inside("t", "git reset -q --hard HEAD~1; git checkout -q -b side");
         let side = inside("t", state);
-        cli.ok(words("plan fork t f"));
-        cli.ok(words("restore t here"));
+        cli.ok("plan fork t f");
+        cli.ok("restore t here");
         assert_eq!(inside("t", state), here);
         assert_eq!(inside("f", state), side);
         // Both sides commit, and are merged.
@@ -156,19 +153,19 @@ fn where_no_layer_can_be_had_the_private_history_lies_over_a_copy() {
             &app,
             "git -c safe.directory='*' commit -q --allow-empty -m user; chown -R --reference=. .",
         );
-        cli.ok(words("commit t --yes -m merged"));
+        cli.ok("commit t --yes -m merged");
         assert_eq!(
             git("log --format=%s --first-parent"),
             "merged\nuser\nfirst\n"
         );
         assert_eq!(git("status --short"), "?? loose\n");
-        cli.ok(words("undo t --yes"));
+        cli.ok("undo t --yes");
         assert_eq!(git("log --format=%s"), "user\nfirst\n");
         assert_eq!(git("status --short"), "");
-        cli.ok(words("rollback f --yes"));
+        cli.ok("rollback f --yes");
         assert_eq!(inside("f", state), "first\nrefs/heads/main\n");
         for plan in ["t", "f"] {
-            cli.ok(words(&format!("cleanup {plan} --yes")));
+            cli.ok(format!("cleanup {plan} --yes"));
         }
         assert_eq!(
             git("for-each-ref --format='%(refname)'"),
@@ -223,32 +220,29 @@ fn linked_worktrees_and_clean_trees_are_copied_where_no_layer_can_be_had() {
         );
         let worked = "linked\nfirst\none\nx\napp\nfirst\none\nx\n";
         assert_eq!(inside("t", look), worked);
-        cli.ok(words("checkpoint create t -m here"));
+        cli.ok("checkpoint create t -m here");
         inside(
             "t",
             "cd linked; rm -r src; git commit -qam gone; cd ../app; rm b; git stash -q",
         );
-        cli.ok(words("plan fork t f"));
-        cli.ok(words("restore t here"));
+        cli.ok("plan fork t f");
+        cli.ok("restore t here");
         assert_eq!(inside("t", look), worked);
-        cli.ok(words("rollback f --yes"));
+        cli.ok("rollback f --yes");
         assert_eq!(inside("f", look), fresh);
-        cli.ok(words("commit t --yes"));
+        cli.ok("commit t --yes");
         assert_eq!(
             sh(world.path(), look),
             "linked\nfirst\none\nx\napp\nfirst\n M b\n?? u\none\nx\n"
         );
-        cli.ok(words("undo t --yes"));
+        cli.ok("undo t --yes");
         assert_eq!(sh(world.path(), look), before);
         // What is not committed is not overwritten.
         inside("f", "echo theirs > app/b; echo theirs > app/u");
-        let found = cli.expect(words("--json commit f"), 4).stdout_text();
-        assert!(
-            found.contains("\"b\"") && found.contains("\"u\""),
-            "{found}"
-        );
+        let found = cli.expect("--json commit f", 4).stdout_text();
+        has(&found, ["\"b\"", "\"u\""]);
         for plan in ["t", "f"] {
-            cli.ok(words(&format!("cleanup {plan} --yes")));
+            cli.ok(format!("cleanup {plan} --yes"));
         }
         assert_eq!(sh(world.path(), look), before);
         let left = "cd app; git -c safe.directory='*' for-each-ref refs/escrow; git -c safe.directory='*' fsck --strict

@@ -1,22 +1,8 @@
 //! What a diff says of a private history, and what of it is released: references, what is staged, hooks and settings,
 //! and the options that a checkout can have.
 
-use escrow_testkit::need;
-use escrow_testkit::{Cli, World};
-use serde_json::{Value, json as value};
-
-use crate::git::{assert_sound, checkout, git, signature, world};
-use crate::{as_user_too, binary, fails_as, inside, json, output_of, read, sh, words};
-
-/// The change of a plan at a path.
-#[track_caller]
-fn change(cli: &Cli, line: &str, path: &str) -> Value {
-    let found = json(cli, line);
-    let changes = found["resources"][0]["changes"].as_array().expect("a list");
-    let one = changes.iter().find(|one| one["path"] == path);
-    one.unwrap_or_else(|| panic!("{line} has no {path}: {found:#}"))
-        .clone()
-}
+use crate::git::{assert_sound, change, checkout, git, repository, signature, world};
+use crate::*;
 
 fn strings(list: &Value, key: &str) -> Vec<String> {
     let list = list.as_array().expect("a list").iter();
@@ -26,15 +12,14 @@ fn strings(list: &Value, key: &str) -> Vec<String> {
 
 #[test]
 fn a_diff_tells_commits_branches_tags_moved_files_and_submodules() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     sh(&app, "git branch old; git branch stays; git tag t0");
-    cli.ok(words("plan create t -r app"));
+    cli.ok("plan create t -r app");
     let work = "set -e; git mv src/a src/moved; chmod +x src/moved; git commit -qm 'moved it' src
         printf '\\0\\1' > bin; git add bin
         git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),lib; git reset -q s; git commit -qm 'a submodule'; git add s
         git checkout -q -b new; git tag -a -m note t1; git branch -q -D old; git branch -f stays";
-    cli.ok(inside("run --plan t", work));
+    cli.ok(in_plan("t", work));
     let main = change(&cli, "diff t", ".git/refs/heads/main");
     assert_eq!(
         strings(&main["detail"]["commits"], "subject"),
@@ -61,7 +46,7 @@ fn a_diff_tells_commits_branches_tags_moved_files_and_submodules() {
     }
     let tag = change(&cli, "diff t", ".git/refs/tags/t1");
     assert_eq!(strings(&tag["detail"]["commits"], "subject").len(), 2);
-    let said = cli.ok(words("diff t"));
+    let said = cli.ok("diff t");
     for line in [
         "HEAD is on refs/heads/new inside",
         "moved src/a → src/moved",
@@ -72,7 +57,7 @@ fn a_diff_tells_commits_branches_tags_moved_files_and_submodules() {
     // By default only the branch that was checked out moves.
     let digest = json(&cli, "diff t")["digest"].clone();
     let digest = digest.as_str().expect("a digest");
-    cli.ok(words(&format!("commit t --yes --expect {digest}")));
+    cli.ok(format!("commit t --yes --expect {digest}"));
     assert_eq!(
         git(&app, "branch --format=%(refname:short)"),
         "main\nold\nstays\n"
@@ -86,19 +71,16 @@ fn a_diff_tells_commits_branches_tags_moved_files_and_submodules() {
 fn a_diff_since_a_checkpoint_has_the_history_since() {
     let world = world();
     let cli = checkout(&world);
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
-        "echo 1 > f; git add f; git commit -qm one f",
-    ));
-    cli.ok(words("checkpoint create t -m first"));
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan("t", "echo 1 > f; git add f; git commit -qm one f"));
+    cli.ok("checkpoint create t -m first");
+    cli.ok(in_plan(
+        "t",
         "echo 2 > f; git commit -qm two f; git branch side",
     ));
-    cli.ok(words("checkpoint create t -m second"));
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok("checkpoint create t -m second");
+    cli.ok(in_plan(
+        "t",
         "echo 3 > f; git commit -qm three f; git branch -D side",
     ));
     let since = |line: &str, path: &str| {
@@ -121,48 +103,43 @@ fn a_diff_since_a_checkpoint_has_the_history_since() {
 
 #[test]
 fn what_is_only_staged_is_shown_and_arrives_staged() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
-    cli.ok(words("plan create t -r app"));
+    let (_world, cli, app) = repository();
+    cli.ok("plan create t -r app");
     // A file of the user is staged, one is not any more, one has a version in the index alone.
     let work = "git add b; git reset -q s; git update-index --add --cacheinfo 100755,$(git rev-parse :src/a),only";
-    cli.ok(inside("run --plan t", work));
+    cli.ok(in_plan("t", work));
     let staged = change(&cli, "diff t", ".git/index");
     let staged = &staged["detail"]["staged"];
     assert_eq!(strings(staged, "path"), ["b", "only", "s"]);
     assert_eq!(strings(staged, "what"), ["modified", "added", "unstaged"]);
-    assert!(cli.ok(words("diff t")).contains("staged: only (added)"));
+    assert!(cli.ok("diff t").contains("staged: only (added)"));
     let digest = json(&cli, "diff t")["digest"].clone();
     let digest = digest.as_str().expect("a digest");
-    cli.ok(words(&format!("commit t --yes --expect {digest}")));
+    cli.ok(format!("commit t --yes --expect {digest}"));
     assert_eq!(git(&app, "status --short"), "M  b\nAD only\n?? s\n?? u\n");
-    cli.ok(words("undo t --yes"));
+    cli.ok("undo t --yes");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     // To look, and to stage and unstage, is no change.
-    cli.ok(words("plan create n -r app"));
-    cli.ok(inside(
-        "run --plan n",
-        "git status; git add u; git reset -q u",
-    ));
+    cli.ok("plan create n -r app");
+    cli.ok(in_plan("n", "git status; git add u; git reset -q u"));
     assert_eq!(json(&cli, "diff n")["resources"][0]["changes"], value!([]));
-    cli.ok(words("cleanup n --yes"));
+    cli.ok("cleanup n --yes");
     assert_sound(&app);
 }
 
 // rule G1
 #[test]
 fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     sh(
         &app,
         "echo mine > .git/hooks/pre-push; git config alias.mine log; git config credential.helper kept",
     );
     let before = signature(&app);
-    cli.ok(words("plan create t -r app"));
+    cli.ok("plan create t -r app");
     let work = "printf '#!/bin/sh\\ntouch /tmp/pwned\\n' > .git/hooks/pre-commit; echo theirs > .git/hooks/pre-push
         git config core.pager evil; git config --add alias.mine other; echo new > n";
-    let said = cli.ok(inside("run --plan t", work));
+    let said = cli.ok(in_plan("t", work));
     assert!(!said.contains("error"), "{said}");
     let hook = change(&cli, "diff t", ".git/hooks/pre-commit");
     assert_eq!(
@@ -173,7 +150,7 @@ fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
         change(&cli, "diff t", ".git/hooks/pre-push")["kind"],
         "modified"
     );
-    let said = cli.ok(words("diff t"));
+    let said = cli.ok("diff t");
     for line in [
         "touch /tmp/pwned",
         "+ core.pager = evil",
@@ -197,11 +174,11 @@ fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
         assert_eq!(read(app.join(".git/hooks/pre-push")), "mine\n", "{line}");
         assert!(!app.join(".git/hooks/pre-commit").exists(), "{line}");
         assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? n\n?? u\n");
-        cli.ok(words("undo t --yes"));
+        cli.ok("undo t --yes");
         assert_eq!(signature(&app), before);
-        cli.ok(words("cleanup t --yes"));
-        cli.ok(words("plan create t -r app"));
-        cli.ok(inside("run --plan t", work));
+        cli.ok("cleanup t --yes");
+        cli.ok("plan create t -r app");
+        cli.ok(in_plan("t", work));
     }
     cli.ok(words(
         "commit t --yes --only .git/hooks/pre-commit --only .git/config",
@@ -219,8 +196,8 @@ fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
         assert_eq!(git(&app, &format!("config --get-all {key}")), expected);
     }
     assert!(!app.join("n").exists());
-    cli.ok(words("undo t --yes"));
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("undo t --yes");
+    cli.ok("cleanup t --yes");
     assert_eq!(signature(&app), before);
     // What the user changed too since then is a conflict.
     let work =
@@ -237,8 +214,8 @@ fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
             ".git/config",
         ),
     ] {
-        cli.ok(words("plan create u -r app"));
-        cli.ok(inside("run --plan u", work));
+        cli.ok("plan create u -r app");
+        cli.ok(in_plan("u", work));
         git(&app, user);
         let line = format!("commit u --yes --only {path}");
         assert_eq!(fails_as(&cli, &line, 4), "conflict", "{user}");
@@ -247,17 +224,16 @@ fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
         let line = "commit u --yes --only .git/info/exclude";
         assert_eq!(fails_as(&cli, line, 4), "conflict");
         sh(&app, "sed -i '/^mine$/d' .git/info/exclude");
-        cli.ok(words("cleanup u --yes"));
+        cli.ok("cleanup u --yes");
     }
 }
 
 #[test]
 fn a_part_never_moves_a_branch_without_its_files() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
+    let (_world, cli, app) = repository();
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan(
+        "t",
         "echo agent >> src/a; echo c > c; git add c; git commit -qm work c src/a; echo plain > p",
     ));
     let before = signature(&app);
@@ -270,17 +246,17 @@ fn a_part_never_moves_a_branch_without_its_files() {
         assert_eq!(signature(&app), before, "{line}");
     }
     // Files alone arrive uncommitted, and the branch stays.
-    cli.ok(words("commit t --yes --only src/a"));
+    cli.ok("commit t --yes --only src/a");
     assert_eq!(git(&app, "log --format=%s"), "first\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n M src/a\n?? u\n");
     // What was never committed may stay behind.
-    cli.ok(words("commit t --yes --exclude p"));
+    cli.ok("commit t --yes --exclude p");
     assert_eq!(git(&app, "log --format=%s"), "work\nfirst\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
-    cli.ok(words("commit t --yes"));
+    cli.ok("commit t --yes");
     assert_eq!(read(app.join("p")), "plain\n");
     for _ in 0..3 {
-        cli.ok(words("undo t --yes"));
+        cli.ok("undo t --yes");
     }
     assert_eq!(git(&app, "log --format=%s"), "first\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
@@ -311,18 +287,18 @@ const BRANCHES: &str = "set -e; echo agent >> src/a; git commit -qm work src/a; 
 fn refs_all_releases_every_branch_and_tag_in_one_transaction() {
     let world = world();
     let (cli, app) = (with_options(&world, "refs: all"), world.path().join("app"));
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside("run --plan t", BRANCHES));
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan("t", BRANCHES));
     let before = git(
         &app,
         "for-each-ref --format=%(refname)%(objectname) refs/heads refs/tags",
     );
     // A lock, and names that git would not take, are no references; one that cannot be written as text is not left out in silence.
     let odd = "cd .git/refs/heads; cp side side.lock; cp side 'a b'; cp side \"$(printf 'c\\nd')\"; cp side \"$(printf 'e\\377')\"";
-    cli.ok(inside("run --plan t", odd));
+    cli.ok(in_plan("t", odd));
     assert_eq!(fails_as(&cli, "commit t --yes", 1), "unsupported");
-    cli.ok(inside("run --plan t", "cd .git/refs/heads; rm e*"));
-    cli.ok(words("commit t --yes"));
+    cli.ok(in_plan("t", "cd .git/refs/heads; rm e*"));
+    cli.ok("commit t --yes");
     assert_eq!(
         git(
             &app,
@@ -331,7 +307,7 @@ fn refs_all_releases_every_branch_and_tag_in_one_transaction() {
         "deep/er:work\nmain:work\nside:work\nt0:first\nt1:note\n"
     );
     assert_sound(&app);
-    cli.ok(words("undo t --yes"));
+    cli.ok("undo t --yes");
     assert_eq!(
         git(
             &app,
@@ -340,8 +316,8 @@ fn refs_all_releases_every_branch_and_tag_in_one_transaction() {
         before
     );
     // One that both sides moved is a conflict, and nothing moves.
-    cli.ok(words("plan create u -r app"));
-    cli.ok(inside("run --plan u", BRANCHES));
+    cli.ok("plan create u -r app");
+    cli.ok(in_plan("u", BRANCHES));
     sh(
         &app,
         "git branch -f side $(git commit-tree -m user HEAD^{tree})",
@@ -371,17 +347,14 @@ fn squash_and_commit_make_one_commit_in_the_users_name() {
         "printf '#!/bin/sh\\nexit 1\\n' | tee .git/hooks/pre-commit > .git/hooks/commit-msg; chmod +x .git/hooks/*
          git config commit.gpgsign true; git config gpg.program /bin/false",
     );
-    cli.ok(words("plan create t -r app"));
+    cli.ok("plan create t -r app");
     let work = "set -e; export GIT_AUTHOR_NAME=Agent GIT_AUTHOR_EMAIL=a@example.org
         echo 1 >> src/a; git commit -qm one src/a; echo 2 >> src/a; git commit -qm two src/a
         echo 3 >> src/a; mkdir new; echo new > new/f; ln -s f new/link; echo object > x.o; echo 'y.*' >> .gitignore; echo y > y.y";
-    cli.ok(inside("run --plan t", work));
+    cli.ok(in_plan("t", work));
     let main = change(&cli, "diff t", ".git/refs/heads/main");
     let lines = main["detail"]["lines"].to_string();
-    assert!(
-        lines.contains("one commit") && lines.contains("uncommitted"),
-        "{lines}"
-    );
+    has(&lines, ["one commit", "uncommitted"]);
     cli.ok(["commit", "t", "--yes", "-m", "all of it"]);
     assert_eq!(
         git(&app, "log --format=%s|%an|%ce"),
@@ -395,14 +368,14 @@ fn squash_and_commit_make_one_commit_in_the_users_name() {
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     assert_eq!(read(app.join("x.o")), "object\n");
     assert_sound(&app);
-    cli.ok(words("undo t --yes"));
+    cli.ok("undo t --yes");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     assert_eq!(git(&app, "log --format=%s"), "first\n");
 
     // Without a message it is made of those of the commits.
-    cli.ok(words("plan create u -r app"));
-    cli.ok(inside("run --plan u", work));
-    cli.ok(words("commit u --yes"));
+    cli.ok("plan create u -r app");
+    cli.ok(in_plan("u", work));
+    cli.ok("commit u --yes");
     let said = git(&app, "log -1 --format=%B");
     assert!(said.contains("* one\n* two\n"), "{said}");
 }
@@ -414,26 +387,23 @@ fn uncommitted_work_becomes_a_commit_only_where_that_is_asked_for() {
         with_options(&world, "commit: true"),
         world.path().join("app"),
     );
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
-        "echo work > w; rm src/a; git add -f w",
-    ));
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan("t", "echo work > w; rm src/a; git add -f w"));
     sh(&app, "echo user > x; git add x; git commit -qm user x");
-    cli.ok(words("commit t --yes -m kept"));
+    cli.ok("commit t --yes -m kept");
     assert_eq!(git(&app, "log --format=%s -1"), "kept\n");
     assert_eq!(git(&app, "log --format=%s -1 HEAD^2"), "kept\n");
     assert_eq!(git(&app, "log --format=%s -1 HEAD^1"), "user\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     assert_sound(&app);
     // What a filter program would rewrite is refused, since none is run.
-    cli.ok(words("plan create f -r app"));
-    cli.ok(inside(
-        "run --plan f",
+    cli.ok("plan create f -r app");
+    cli.ok(in_plan(
+        "f",
         "echo '*.bin filter=lfs' > .gitattributes; echo x > x.bin",
     ));
     assert_eq!(fails_as(&cli, "commit f", 1), "unsupported");
-    cli.ok(words("cleanup f --yes"));
+    cli.ok("cleanup f --yes");
     // A value that means nothing is refused, with those that do: by the configuration, and where the keys are free.
     let text = read(world.path().join("escrow.yaml"));
     for (written, status) in [("refs: some", 2), ("options: {refs: some}", 1)] {
@@ -442,30 +412,26 @@ fn uncommitted_work_becomes_a_commit_only_where_that_is_asked_for() {
         if status == 1 {
             cli.trust();
         }
-        let said = cli.run(words("plan create g -r app"));
+        let said = cli.run("plan create g -r app");
         assert_eq!(said.status, status, "{written}");
         let said = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(
-            said.contains("checked_out") && said.contains("all"),
-            "{said}"
-        );
+        has(&said, ["checked_out", "all"]);
     }
     assert_eq!(git(&app, "for-each-ref refs/escrow"), "");
 }
 
 #[test]
 fn a_stash_that_stays_behind_is_told() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
-    cli.ok(words("plan create t -r app"));
+    let (_world, cli, app) = repository();
+    cli.ok("plan create t -r app");
     // What the user had not committed is in it.
-    cli.ok(inside("run --plan t", "git stash -q"));
+    cli.ok(in_plan("t", "git stash -q"));
     let stash = change(&cli, "diff t", ".git/refs/stash");
     assert_eq!(stash["detail"]["released"], false);
     let said = json(&cli, "commit t --dry-run");
     let notes = said["resources"][0]["notes"].to_string();
     assert!(notes.contains("git stash pop"), "{said}");
-    cli.ok(inside("run --plan t", "git stash pop -q --index"));
+    cli.ok(in_plan("t", "git stash pop -q --index"));
     let found = json(&cli, "diff t");
     assert_eq!(found["resources"][0]["changes"], value!([]), "{found:#}");
     assert_eq!(git(&app, "stash list"), "");
@@ -488,11 +454,11 @@ fn the_number_of_git_processes_does_not_follow_the_change() {
     let count = |files: usize| {
         let world = world();
         let cli = with_options(&world, "refs: all");
-        cli.ok(words("plan create t -r app"));
+        cli.ok("plan create t -r app");
         let work = format!(
             "for i in $(seq {files}); do echo $i > f$i; git add f$i; git commit -qm $i f$i; git tag t$i; git branch b$i; done"
         );
-        cli.ok(inside("run --plan t", &work));
+        cli.ok(in_plan("t", &work));
         ["diff t", "commit t --yes", "undo t --yes"].map(|line| programs(&cli, line))
     };
     assert_eq!(count(1), count(12));
@@ -535,22 +501,16 @@ fn trap_08_what_the_release_commits_is_signed_only_where_that_is_asked_for() {
     let signed = || git(&app, "cat-file commit HEAD").contains("gpgsig");
     for (sign, wanted) in [("false", false), ("true", true)] {
         git(&app, &format!("config commit.gpgSign {sign}"));
-        cli.ok(words("plan create t -r app"));
-        cli.ok(inside(
-            "run --plan t",
-            "echo x >> src/a; git commit -qm x src/a",
-        ));
-        cli.ok(words("commit t --yes"));
+        cli.ok("plan create t -r app");
+        cli.ok(in_plan("t", "echo x >> src/a; git commit -qm x src/a"));
+        cli.ok("commit t --yes");
         assert_eq!(signed(), wanted, "{sign}");
-        cli.ok(words("undo t --yes"));
-        cli.ok(words("cleanup t --yes"));
+        cli.ok("undo t --yes");
+        cli.ok("cleanup t --yes");
     }
     sh(&app, "echo 'exit 1' > ../gpg");
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside(
-        "run --plan t",
-        "echo x >> src/a; git commit -qm x src/a",
-    ));
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan("t", "echo x >> src/a; git commit -qm x src/a"));
     let before = signature(&app);
     assert_eq!(fails_as(&cli, "commit t --yes", 1), "failed");
     assert_eq!(signature(&app), before);

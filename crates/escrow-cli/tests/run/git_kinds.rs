@@ -1,14 +1,10 @@
 //! Every kind of repository works, or is refused with the reason (rule G6).
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
 
 use crate::git::{assert_sound, git, world};
 use crate::git_default::strategy;
-use crate::{binary, fails_as, inside, json, read, sh, words};
+use crate::*;
 
 /// A checkout `app` that a script makes in the world.
 fn made(world: &World, script: &str) -> (Cli, PathBuf) {
@@ -49,8 +45,8 @@ fn lives(cli: &Cli, app: &Path, what: &str) {
         "echo agent >> a; git commit -qam agent; git gc -q",
     ));
     assert_eq!(strategy(cli, "app"), "git_worktree", "{what}");
-    cli.ok(words("rollback app --yes"));
-    cli.ok(words("cleanup app --yes"));
+    cli.ok("rollback app --yes");
+    cli.ok("cleanup app --yes");
     assert_eq!(state(app), before, "{what}");
     cli.ok(inside(
         "run --commit",
@@ -63,7 +59,7 @@ fn lives(cli: &Cli, app: &Path, what: &str) {
     );
     assert_eq!(git(app, "status --short"), status, "{what}");
     assert_sound(app);
-    cli.ok(words("undo --yes"));
+    cli.ok("undo --yes");
     assert_eq!(git(app, "log --format=%s"), log, "{what}");
     assert_eq!(git(app, "status --short"), status, "{what}");
     assert_eq!(read(app.join("a")), "one\n", "{what}");
@@ -135,7 +131,7 @@ fn trap_11_sparse_checkouts_and_partial_clones_work_without_a_fetch() {
             "ls -d out; git sparse-checkout list 2>/dev/null; true",
         ));
         assert!(!seen.starts_with("out\n"), "{what}: {seen}");
-        cli.ok(words("cleanup app --yes"));
+        cli.ok("cleanup app --yes");
         lives(&cli, &app, what);
         assert!(!app.join("out").exists(), "{what}");
     }
@@ -150,13 +146,13 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
     let (cli, app) = made(&world, &format!("{SUBMODULE}; git clone -q up app"));
     lives(&cli, &app, "absent");
     // One that is initialised inside has its history in the private git directory.
-    cli.ok(words("plan create t -r ."));
+    cli.ok("plan create t -r .");
     let init = "git -c protocol.file.allow=always submodule --quiet update --init; echo more > n";
-    cli.ok(inside("run --plan t", init));
+    cli.ok(in_plan("t", init));
     assert_eq!(fails_as(&cli, "commit t --yes", 1), "unsupported");
-    cli.ok(words("commit t --yes --exclude lib/** --exclude lib"));
+    cli.ok("commit t --yes --exclude lib/** --exclude lib");
     assert_eq!(git(&app, "status --short"), "?? n\n");
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("cleanup t --yes");
     for more in ["", "echo dirty >> app/lib/l"] {
         let world = world_of_submodules(more);
         let (cli, app) = (
@@ -167,27 +163,25 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
         let before = state(&lib);
         let made = json(&cli, "plan create t -r .");
         assert_eq!(made["sandboxes"][0]["strategy"], "git_worktree", "{made}");
-        let said = cli.ok(inside(
-            "run --plan t",
-            "git status --short; cd lib; echo more >> l; git log --format=%s; git status --short; git fsck; git stash list
+        let said = cli.ok(in_plan("t", "git status --short; cd lib; echo more >> l; git log --format=%s; git status --short; git fsck; git stash list
              git branch own; cd ..; echo two >> a; git commit -qm work a; git submodule status",
         ));
         assert!(said.starts_with(&status), "{said}");
         assert!(said.contains("lib\n M l\n"), "{said}");
-        cli.ok(words("commit t --yes"));
+        cli.ok("commit t --yes");
         assert!(read(lib.join("l")).ends_with("more\n"));
         assert_eq!(git(&lib, "for-each-ref refs/escrow"), "");
         assert_eq!(git(&lib, "branch --list own"), "");
         assert_eq!(git(&app, "log --format=%s -1"), "work\n");
         assert_eq!(git(&app, "status --short"), " m lib\n");
-        cli.ok(words("undo t --yes"));
+        cli.ok("undo t --yes");
         assert_eq!(git(&app, "status --short"), status);
-        cli.ok(words("cleanup t --yes"));
+        cli.ok("cleanup t --yes");
         // Commits of the submodule are not released, and that is said.
-        cli.ok(words("plan create u -r ."));
-        cli.ok(inside("run --plan u", "echo x >> lib/l; git -C lib -c user.name=U -c user.email=u@e commit -qam x; echo y > y"));
+        cli.ok("plan create u -r .");
+        cli.ok(in_plan("u", "echo x >> lib/l; git -C lib -c user.name=U -c user.email=u@e commit -qam x; echo y > y"));
         assert_eq!(fails_as(&cli, "commit u --yes", 1), "unsupported");
-        cli.ok(inside("run --plan u", "git -C lib reset -q --soft HEAD^"));
+        cli.ok(in_plan("u", "git -C lib reset -q --soft HEAD^"));
         // Nor is what names one, in the history or the index, though its HEAD is back where it was; nor where it has none.
         for (work, said) in [
             (
@@ -204,22 +198,22 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
                 "HEAD",
             ),
         ] {
-            cli.ok(inside("run --plan u", work));
-            let failed = cli.fails(words("commit u --yes"), 1);
+            cli.ok(in_plan("u", work));
+            let failed = cli.fails("commit u --yes", 1);
             assert!(failed.contains("the submodule 'lib'"), "{failed}");
             assert!(failed.contains(said), "{failed}");
         }
-        cli.ok(words("rollback u --yes"));
+        cli.ok("rollback u --yes");
         // One that is removed inside, with its private git directory, is removed as git removes it: the user's git directory stays.
-        cli.ok(inside(
-            "run --plan u",
+        cli.ok(in_plan(
+            "u",
             "git rm -qf lib; rm -rf .git/modules/lib; git commit -qm without",
         ));
-        cli.ok(words("commit u --yes"));
+        cli.ok("commit u --yes");
         assert_eq!(git(&app, "log --format=%s -1"), "without\n");
         assert!(!lib.exists() && app.join(".git/modules/lib/HEAD").exists());
-        cli.ok(words("undo u --yes"));
-        cli.ok(words("cleanup u --yes"));
+        cli.ok("undo u --yes");
+        cli.ok("cleanup u --yes");
         assert_eq!(state(&lib), before);
         assert_eq!(git(&app, "status --short"), status);
         assert_sound(&app);
@@ -232,13 +226,10 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
     let cli = Cli::new(&world, &binary()).cwd(&app);
     cli.trust();
     let made = json(&cli, "plan create b -r app").to_string();
-    assert!(
-        made.contains("submodules are not in the sandbox: 'lib'"),
-        "{made}"
-    );
+    has(&made, ["submodules are not in the sandbox: 'lib'"]);
     let work = "set -e; test -z \"$(ls -A lib)\"; echo two >> a; git commit -qm b a";
-    cli.ok(inside("run --plan b", work));
-    cli.ok(words("commit b --yes"));
+    cli.ok(in_plan("b", work));
+    cli.ok("commit b --yes");
     assert_eq!(git(&app, "log --format=%s -1"), "b\n");
     assert_eq!(git(&app, "status --short"), "");
     sh(
@@ -270,12 +261,9 @@ fn a_repository_that_is_collected_moved_or_deleted_loses_no_work() {
         &app,
         "git reset -q --hard HEAD~1; git remote remove origin; git reflog expire --expire=now --all; git gc -q --prune=now",
     );
-    let log = cli.ok(inside(
-        "run --plan app",
-        "git fsck >/dev/null && git log --format=%s",
-    ));
+    let log = cli.ok(in_plan("app", "git fsck >/dev/null && git log --format=%s"));
     assert_eq!(log, "agent\nsecond\nfirst\n");
-    cli.ok(words("commit app --yes"));
+    cli.ok("commit app --yes");
     assert_eq!(git(&app, "log --format=%s"), "agent\nsecond\nfirst\n");
     assert_sound(&app);
 
@@ -293,15 +281,15 @@ fn a_repository_that_is_collected_moved_or_deleted_loses_no_work() {
         ("mv app/.git git", "mv git app/.git"),
     ] {
         sh(world.path(), away);
-        let said = cli.fails(words(&format!("commit {plan} --yes")), 1);
+        let said = cli.fails(format!("commit {plan} --yes"), 1);
         assert!(said.contains("app"), "{said}");
         sh(world.path(), back);
         assert_eq!(git(&app, "log -1 --format=%s"), "agent\n");
     }
     sh(world.path(), "rm -rf app/.git");
-    cli.ok(words(&format!("cleanup {plan} --yes")));
+    cli.ok(format!("cleanup {plan} --yes"));
     assert_eq!(read(app.join("a")), "one\nagent\n");
-    cli.ok(words("gc --max-size 0"));
+    cli.ok("gc --max-size 0");
     assert_eq!(world.areas(), Vec::<String>::new());
 }
 
@@ -325,20 +313,18 @@ fn submodules_lfs_pointers_and_a_sparse_checkout_in_one_repository() {
     assert!(!app.join("out").exists());
     let pointer = read(app.join("in/p.bin"));
     lives(&cli, &app, "all in one");
-    cli.ok(words("plan create t -r ."));
-    cli.ok(inside(
-        "run --plan t",
-        "set -e; test ! -e out; git submodule status; git -C lib log --format=%s
+    cli.ok("plan create t -r .");
+    cli.ok(in_plan("t", "set -e; test ! -e out; git submodule status; git -C lib log --format=%s
          echo new > in/n; git add in/n; git commit -qm new; echo more >> lib/l; git mv in/p.bin in/r.bin; git commit -qm moved",
     ));
-    cli.ok(words("commit t --yes"));
+    cli.ok("commit t --yes");
     assert_eq!(git(&app, "log --format=%s -2"), "moved\nnew\n");
     assert_eq!(read(app.join("in/r.bin")), pointer);
     assert_eq!(read(app.join("lib/l")), "l\nmore\n");
     assert!(!app.join("out").exists());
     assert_eq!(git(&app, "status --short"), " m lib\n");
-    cli.ok(words("undo t --yes"));
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("undo t --yes");
+    cli.ok("cleanup t --yes");
     assert_eq!(git(&app, "status --short"), "");
     assert_eq!(read(app.join("in/p.bin")), pointer);
     assert_sound(&app);

@@ -1,15 +1,12 @@
 //! What the user does between the steps of a commit that was killed: it is kept, and the recovery comes to an end.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-use escrow_testkit::Cli;
-use escrow_testkit::need;
 use escrow_testkit::stepper::{Fault, Step, require_stepper};
 
-use crate::git::{assert_sound, checkout, git, world};
-use crate::{inside, read, sh, words};
+use crate::git::{assert_sound, git, repository};
+use crate::*;
 
 const RENAMES: &[&str] = &["rename", "renameat", "renameat2"];
 
@@ -26,13 +23,13 @@ fn kill_at(cli: &Cli, line: &str, calls: &'static [&'static str], about: fn(&Ste
 }
 
 fn both_work(cli: &Cli, app: &Path, plan: &str) {
-    cli.ok(words(&format!("plan create {plan} -r app")));
+    cli.ok(format!("plan create {plan} -r app"));
     cli.ok(inside(&format!("run --plan {plan}"), AGENT));
     sh(app, USER);
 }
 
 fn recover(cli: &Cli) -> String {
-    let done = cli.run(words("recover"));
+    let done = cli.run("recover");
     done.stdout_text() + &done.stderr_text()
 }
 
@@ -47,8 +44,7 @@ fn packs(app: &Path) -> usize {
 #[test]
 fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it_needs() {
     need!(require_stepper());
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     sh(
         &app,
         "git rm -qf s; git checkout -q b; rm u x.o; seq 1 9 > src/a; git commit -qm lines src/a; git gc -q --prune=now",
@@ -86,10 +82,10 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
         assert_eq!(git(&app, "status --short"), "");
         assert_eq!(packs(&app), left, "{plan}");
         sh(&app, readable);
-        cli.ok(words(&format!("commit {plan} --yes")));
+        cli.ok(format!("commit {plan} --yes"));
         assert_eq!(read(app.join("f")), "shared\n");
-        cli.ok(words(&format!("undo {plan} --yes")));
-        cli.ok(words(&format!("cleanup {plan} --yes")));
+        cli.ok(format!("undo {plan} --yes"));
+        cli.ok(format!("cleanup {plan} --yes"));
         assert_sound(&app);
         sh(
             &app,
@@ -102,14 +98,10 @@ fn a_branch_that_moved_before_a_killed_commit_moved_it_stays_and_so_does_what_it
 #[test]
 fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
     need!(require_stepper());
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     let work = || {
-        cli.ok(words("plan create t -r app"));
-        cli.ok(inside(
-            "run --plan t",
-            "echo x >> src/a; git commit -qm x src/a",
-        ));
+        cli.ok("plan create t -r app");
+        cli.ok(in_plan("t", "echo x >> src/a; git commit -qm x src/a"));
         kill_at(&cli, "commit t --yes", RENAMES, |step| {
             step.ends("/refs/heads/main.lock")
         });
@@ -135,11 +127,8 @@ fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
     to.write_all(asked.as_bytes()).expect("git reads");
     let mut said = BufReader::new(living.stdout.take().expect("a pipe")).lines();
     while said.next().expect("it answers").expect("text") != "prepare: ok" {}
-    let said = cli.ok(words("recover"));
-    assert!(
-        said.contains("rolled back") && said.contains(".lock"),
-        "{said}"
-    );
+    let said = cli.ok("recover");
+    has(&said, ["rolled back", ".lock"]);
     for lock in [".git/refs/heads/main.lock", ".git/HEAD.lock"] {
         assert!(
             app.join(lock).exists(),
@@ -150,13 +139,13 @@ fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
     living.wait().expect("a child");
     assert_eq!(git(&app, "log --format=%s -1"), "first\n");
     // Locks that the dead process left itself are removed.
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("cleanup t --yes");
     work();
     assert!(app.join(".git/refs/heads/main.lock").exists());
-    cli.ok(words("recover"));
+    cli.ok("recover");
     assert_eq!(git(&app, "log --format=%s -1"), "x\n");
-    cli.ok(words("undo t --yes"));
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("undo t --yes");
+    cli.ok("cleanup t --yes");
     assert_sound(&app);
 }
 
@@ -165,8 +154,7 @@ fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
 fn a_creation_that_was_killed_and_its_removal_killed_too_leave_no_lock() {
     need!(require_stepper());
     const UNLINKS: &[&str] = &["unlink", "unlinkat"];
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     kill_at(&cli, "plan create t -r app", RENAMES, |step| {
         step.ends("/used")
     });
@@ -174,10 +162,10 @@ fn a_creation_that_was_killed_and_its_removal_killed_too_leave_no_lock() {
         step.ends("/packed-refs.lock")
     });
     assert!(app.join(".git/packed-refs.lock").exists());
-    cli.ok(words("recover"));
+    cli.ok("recover");
     assert_sound(&app);
     // One that git itself cannot remove, of which it says nothing.
-    cli.ok(words("plan create t -r app"));
+    cli.ok("plan create t -r app");
     let cleanup = cli.stepper("cleanup t --yes").only(UNLINKS);
     let cleanup = cleanup.about(|step| step.ends("/packed-refs.lock"));
     let run = cleanup.fault(1, Fault::Once(5));

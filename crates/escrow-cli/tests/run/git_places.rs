@@ -1,12 +1,8 @@
 //! Checkouts whose git directory lies elsewhere: linked worktrees and submodules.
 
-use std::path::PathBuf;
-
-use escrow_testkit::{Cli, World};
-
 use crate::git::{assert_sound, checkout, git, signature, world};
 use crate::git_default::strategy;
-use crate::{as_user_too, binary, inside, json, read, sh, words};
+use crate::*;
 
 /// A repository below the home directory, and a linked worktree of it on the branch `topic`.
 fn linked(world: &World) -> (Cli, PathBuf, PathBuf) {
@@ -41,26 +37,24 @@ fn a_commit_in_a_linked_worktree_below_the_home_directory_is_released() {
     assert_eq!(git(&main, "status --short"), "");
     assert_eq!(read(topic.join(".git")), link);
     assert_sound(&main);
-    cli.ok(words("undo topic --yes"));
+    cli.ok("undo topic --yes");
     assert_eq!(git(&topic, "log --format=%s"), "first\n");
     assert_eq!(read(topic.join("a")), "one\n");
     assert_sound(&main);
     // Without a release nothing moves, wherever the git directory lies.
-    cli.ok(words("cleanup topic --yes"));
+    cli.ok("cleanup topic --yes");
     let now = signature(&main);
     let told = |all: &str| {
         let kept = all.lines().filter(|line| !line.contains("topic"));
         kept.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(told(&now), told(&before));
-    cli.ok(words("plan create t -r ."));
-    cli.ok(inside(
-        "run --plan t",
-        "git stash -q; git checkout -q -b other; echo y > y; git add y; git commit -qm y; git gc -q",
+    cli.ok("plan create t -r .");
+    cli.ok(in_plan("t", "git stash -q; git checkout -q -b other; echo y > y; git add y; git commit -qm y; git gc -q",
     ));
-    cli.ok(words("checkpoint create t"));
-    cli.ok(words("rollback t --yes"));
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("checkpoint create t");
+    cli.ok("rollback t --yes");
+    cli.ok("cleanup t --yes");
     assert_eq!(signature(&main), now);
 }
 
@@ -103,16 +97,16 @@ fn a_git_directory_of_another_checkout_is_left_alone() {
     let before = signature(&main);
     for (name, why) in [("copy", "another checkout"), ("evil", "does not name this")] {
         let cli = cli.clone().cwd(home.join(name));
-        let said = cli.ok(words(&format!("plan create {name} -r .")));
-        let said = said + &cli.ok(words(&format!("plan show {name}")));
+        let said = cli.ok(format!("plan create {name} -r ."));
+        let said = said + &cli.ok(format!("plan show {name}"));
         assert!(said.contains(why), "{said}");
         assert_eq!(strategy(&cli, name), "overlay");
     }
     assert_eq!(signature(&main), before);
     // A worktree that is removed meanwhile leaves no reference of ours in the repository.
-    cli.ok(words("plan create t -r ."));
+    cli.ok("plan create t -r .");
     sh(&main, "git worktree remove --force ../topic");
-    cli.cwd(&main).ok(words("cleanup t --yes"));
+    cli.cwd(&main).ok("cleanup t --yes");
     assert_eq!(git(&main, "for-each-ref refs/escrow"), "");
 }
 
@@ -134,7 +128,7 @@ fn a_submodule_is_a_checkout_of_its_own() {
     assert_eq!(strategy(&cli, "lib"), "git_worktree");
     assert_eq!(git(&app.join("lib"), "log --format=%s"), "x\nfirst\n");
     assert_eq!(git(&app, "status --short"), " M lib\n");
-    cli.ok(words("undo lib --yes"));
+    cli.ok("undo lib --yes");
     assert_eq!(git(&app, "status --short"), "");
 }
 
@@ -149,27 +143,24 @@ fn a_git_directory_that_was_put_elsewhere_works() {
         "git init -q --separate-git-dir ../app.git .; test -f .git",
     );
     let before = git(&app, "status --short");
-    cli.ok(words("plan create t -r app"));
+    cli.ok("plan create t -r app");
     assert_eq!(strategy(&cli, "t"), "git_worktree");
-    let said = cli.ok(inside(
-        "run --plan t",
+    let said = cli.ok(in_plan(
+        "t",
         "git status --short; echo x >> src/a; git commit -qm x src/a",
     ));
     assert_eq!(said, before);
     assert_eq!(git(&app, "log --format=%s"), "first\n");
     // The user goes on, and a rollback says where the history begins.
     sh(&app, "git commit -q --allow-empty --only -m user");
-    let said = cli.ok(words("rollback t --yes"));
+    let said = cli.ok("rollback t --yes");
     assert!(said.contains("by now"), "{said}");
-    cli.ok(inside(
-        "run --plan t",
-        "echo y >> src/a; git commit -qm y src/a",
-    ));
-    cli.ok(words("commit t --yes"));
+    cli.ok(in_plan("t", "echo y >> src/a; git commit -qm y src/a"));
+    cli.ok("commit t --yes");
     assert_eq!(git(&app, "log --format=%s -1 HEAD^2"), "y\n");
     assert_eq!(git(&app, "status --short"), before);
-    cli.ok(words("undo t --yes"));
-    cli.ok(words("cleanup t --yes"));
+    cli.ok("undo t --yes");
+    cli.ok("cleanup t --yes");
     assert_eq!(git(&app, "log --format=%s -1"), "user\n");
     assert_eq!(git(&app, "status --short"), before);
     assert_eq!(git(&app, "for-each-ref refs/escrow"), "");

@@ -55,11 +55,11 @@ fn no_byte_of_the_repository_changes_but_by_a_commit() {
     let keep = changed(&before, &bytes(&app));
     let only_ours = keep.iter().all(|path| path.contains("refs/escrow"));
     assert!(only_ours, "a plan is one reference: {keep:?}");
-    cli.ok(inside("run --plan t", WORK));
+    cli.ok(in_plan("t", WORK));
     cli.ok("diff t");
     cli.ok("checkpoint create t -m here");
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok(in_plan(
+        "t",
         "git reset -q --hard; git clean -qfdx; git commit -q --allow-empty -m more",
     ));
     cli.ok("restore t here");
@@ -76,7 +76,7 @@ fn no_byte_of_the_repository_changes_but_by_a_commit() {
 
     // A commit changes the branch, its reflog, the index, and files; it brings a pack.
     cli.ok("plan create u -r app");
-    cli.ok(inside("run --plan u", WORK));
+    cli.ok(in_plan("u", WORK));
     cli.ok("commit u --yes");
     cli.ok("gc --older-than 0s");
     let after = bytes(&app);
@@ -139,7 +139,7 @@ impl Undone {
         cli.ok("resource add app --type git-checkout --at .");
         let (before, entries) = (bytes(&app), git(&app, "ls-files -s"));
         cli.ok("plan create u -r app");
-        cli.ok(inside("run --plan u", WORK));
+        cli.ok(in_plan("u", WORK));
         cli.ok("commit u --yes -m released");
         cli.ok("undo u --yes");
         cli.ok("cleanup u --yes");

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::git::{assert_sound, checkout, git, signature, world};
+use crate::git::{assert_sound, change, checkout, git, signature, world};
 use crate::*;
 
 /// A checkout, and everything that a plan of it can go through.
@@ -327,9 +327,7 @@ fn trap_13_a_branch_that_is_checked_out_elsewhere_is_not_pulled_away() {
     let before = git(&other, "status --porcelain=v2 --branch");
     cli.ok("plan create t -r app");
     // Inside, the other worktree's branch may be taken and moved.
-    cli.ok(inside(
-        "run --plan t",
-        "git checkout -q --ignore-other-worktrees feature 2>/dev/null || git checkout -q feature; set -e; echo x >> src/a; git commit -qm x src/a",
+    cli.ok(in_plan("t", "git checkout -q --ignore-other-worktrees feature 2>/dev/null || git checkout -q feature; set -e; echo x >> src/a; git commit -qm x src/a",
     ));
     cli.ok("commit t --yes");
     assert_eq!(git(app, "log -1 --format=%s main"), "x\n");
@@ -338,8 +336,8 @@ fn trap_13_a_branch_that_is_checked_out_elsewhere_is_not_pulled_away() {
     cli.ok("cleanup t --yes");
     // The user goes to another branch here and checks ours out there: nothing is moved behind that checkout.
     cli.ok("plan create u -r app");
-    cli.ok(inside(
-        "run --plan u",
+    cli.ok(in_plan(
+        "u",
         "set -e; echo x >> src/a; git commit -qm x src/a",
     ));
     sh(
@@ -397,9 +395,7 @@ fn trap_14_a_lock_of_another_process_is_waited_for_and_never_removed() {
 fn trap_15_what_a_killed_process_had_locked_is_free() {
     let trap = Trap::new();
     trap.cli.ok("plan create t -r app");
-    let mut command = trap
-        .cli
-        .start(inside("run --plan t", "echo in; sleep 1000"));
+    let mut command = trap.cli.start(in_plan("t", "echo in; sleep 1000"));
     await_process(&trap.world, "sleep 1000");
     command.kill().expect("a child");
     command.wait().expect("a child");
@@ -504,13 +500,8 @@ fn trap_18_no_language_colour_or_format_confuses() {
         "t",
         "git checkout -q -b größe; echo x > 'ü\n\t\"x'; git add -A; git commit -qm 'Grüße\n\nmore'",
     );
-    let found = json(&trap.cli, "diff t");
-    let changes = list(&found["resources"][0]["changes"]);
-    let main = changes
-        .iter()
-        .find(|one| one["path"] == ".git/refs/heads/main")
-        .expect("the branch");
-    assert_eq!(main["detail"]["commits"][0]["subject"], "Grüße", "{found}");
+    let main = change(&trap.cli, "diff t", ".git/refs/heads/main");
+    assert_eq!(main["detail"]["commits"][0]["subject"], "Grüße", "{main}");
     assert_eq!(
         main["detail"]["commits"][0]["id"].as_str().map(str::len),
         Some(40)
@@ -607,8 +598,8 @@ fn trap_20_a_branch_without_a_commit() {
     cli.ok("resource add app --type git-checkout --at .");
     let before = sh(&app, "cat .git/HEAD; git ls-files -s; git status --short");
     cli.ok("plan create t -r app");
-    cli.ok(inside(
-        "run --plan t",
+    cli.ok(in_plan(
+        "t",
         "git -c user.name=A -c user.email=a@b commit -qm root && git add u && git status --short",
     ));
     cli.ok("commit t --yes");

@@ -1,19 +1,18 @@
 //! Undo of a git commit: references move back by compare-and-swap, files by the tree commit, and what the user did since
 //! is kept, or the undo refuses with the reason.
 
-use crate::git::{assert_sound, checkout, git, signature, world};
-use crate::{fails_as, inside, read, sh, words};
+use crate::git::{assert_sound, git, repository, signature};
+use crate::*;
 
 const WORK: &str = "echo agent >> src/a; git commit -qm agent src/a; echo n > n";
 
 // rule G2
 #[test]
 fn an_undo_refuses_what_would_lose_work_of_the_user() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside("run --plan t", WORK));
-    cli.ok(words("commit t --yes"));
+    let (_world, cli, app) = repository();
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan("t", WORK));
+    cli.ok("commit t --yes");
     for (change, back) in [
         (
             "echo more > more; git add more; git commit -qm more more",
@@ -35,13 +34,13 @@ fn an_undo_refuses_what_would_lose_work_of_the_user() {
     assert_eq!(fails_as(&cli, "undo t", 4), "conflict");
     assert_eq!(git(&app, "for-each-ref refs/heads"), "");
     sh(&app, "git checkout -q -b main");
-    cli.ok(words("undo t --yes"));
+    cli.ok("undo t --yes");
     assert_eq!(git(&app, "log --format=%s"), "first\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     // Nor is a file taken back that the user went on with.
-    cli.ok(words("plan create u -r app"));
-    cli.ok(inside("run --plan u", WORK));
-    cli.ok(words("commit u --yes"));
+    cli.ok("plan create u -r app");
+    cli.ok(in_plan("u", WORK));
+    cli.ok("commit u --yes");
     sh(&app, "echo mine >> src/a");
     let before = signature(&app);
     assert_eq!(fails_as(&cli, "undo u", 4), "conflict");
@@ -52,16 +51,15 @@ fn an_undo_refuses_what_would_lose_work_of_the_user() {
 // rule G2
 #[test]
 fn an_undo_keeps_what_it_does_not_touch() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
-    cli.ok(words("plan create t -r app"));
-    cli.ok(inside("run --plan t", WORK));
-    cli.ok(words("commit t --yes"));
+    let (_world, cli, app) = repository();
+    cli.ok("plan create t -r app");
+    cli.ok(in_plan("t", WORK));
+    cli.ok("commit t --yes");
     sh(
         &app,
         "echo z > z; git add z b; echo own > own; git tag mine; git stash list; git branch side",
     );
-    cli.ok(words("undo t --yes"));
+    cli.ok("undo t --yes");
     assert_eq!(git(&app, "log --format=%s"), "first\n");
     assert_eq!(
         git(&app, "status --short"),

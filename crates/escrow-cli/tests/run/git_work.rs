@@ -1,6 +1,6 @@
 //! Real work with git inside: what comes out is what the same work gives without Escrow, to the names of the commits.
 
-use crate::git::{assert_sound, checkout, git, world};
+use crate::git::{assert_sound, git, repository, world};
 use crate::*;
 
 const DATES: [(&str, &str); 2] = [
@@ -38,7 +38,7 @@ fn same_as_native(work: &str) {
     let before = shell(&app, LOOK);
     cli.ok("resource add app --type git-checkout --at .");
     cli.ok("plan create t -r app");
-    let said = cli.ok(inside("run --plan t", &format!("set -eu; {work}")));
+    let said = cli.ok(in_plan("t", &format!("set -eu; {work}")));
     assert_eq!(shell(&app, LOOK), before, "nothing moves before the commit");
     cli.ok("commit t --yes");
     assert_eq!(said, shell(&plain, work));
@@ -163,18 +163,15 @@ PY"#,
 // rule G4
 #[test]
 fn names_and_contents_that_are_odd_arrive_as_they_are() {
-    let world = world();
-    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let (_world, cli, app) = repository();
     cli.ok("plan create t -r app");
-    cli.ok(inside(
-        "run --plan t",
-        "set -e; head -c 3000000 /dev/urandom > binary; printf 'a\\0b' > nul; : > empty; printf 'no newline' > plain
+    cli.ok(in_plan("t", "set -e; head -c 3000000 /dev/urandom > binary; printf 'a\\0b' > nul; : > empty; printf 'no newline' > plain
          mkdir -p 'sp ace/-dash'; echo 1 > 'sp ace/-dash/:(glob)*'; echo 2 > \"$(printf 'new\\nline\\t')\"; echo 3 > \"$(printf '\\377\\376')\"
          echo A > Case; echo b > case; ln -s nowhere link; ln -s /etc/passwd abs; echo run > tool; chmod +x tool
          git add -A; git mv src/a src/renamed; git commit -qm odd; git ls-files -s -z | sha256sum > .git/list",
     ));
-    let wanted = cli.ok(inside(
-        "run --plan t",
+    let wanted = cli.ok(in_plan(
+        "t",
         "git ls-files -s -z | sha256sum; git status --porcelain; git rev-parse HEAD^{tree}",
     ));
     cli.ok("commit t --yes");
@@ -210,13 +207,11 @@ fn this_project_is_worked_on() {
     let cli = Cli::new(&world, &binary()).cwd(&app);
     cli.ok("resource add app --type git-checkout --at .");
     cli.ok("plan create t -r app");
-    let said = cli.ok(inside(
-        "run --plan t",
-        "set -e; git status --short; git log --oneline | wc -l; git mv README.md READ.md; sed -i 's/the/THE/' CHANGELOG.md
+    let said = cli.ok(in_plan("t", "set -e; git status --short; git log --oneline | wc -l; git mv README.md READ.md; sed -i 's/the/THE/' CHANGELOG.md
          git rm -q -r docs; git commit -qam changes; git log -1 --format=%s; git gc -q; git fsck",
     ));
     has(&said, ["changes"]);
-    let tree = cli.ok(inside("run --plan t", "git rev-parse HEAD^{tree}"));
+    let tree = cli.ok(in_plan("t", "git rev-parse HEAD^{tree}"));
     cli.ok("commit t --yes");
     assert_eq!(git(&app, "rev-parse HEAD^{tree}"), tree);
     assert_eq!(git(&app, "status --short"), "");

@@ -150,7 +150,7 @@ fn an_overlay_by_name_says_what_will_not_work() {
     let expected = "M\ta.txt\nM\tshared.txt\n";
     assert_eq!(cli.ok("diff app --name-status"), expected);
     let wanted = "three\n";
-    assert_eq!(cli.ok(inside("run --plan app", "cat shared.txt")), wanted);
+    assert_eq!(cli.ok(in_plan("app", "cat shared.txt")), wanted);
     cli.ok("commit app");
     assert_eq!(read(app.join("shared.txt")), "three\n");
     assert_eq!(looks(&app.join("shared.txt")), (UID, SHARED, 0o664));
@@ -225,7 +225,7 @@ fn a_granted_group_is_mapped_and_its_files_can_be_changed() {
         Running::ready(cli.command(inside("run", &format!("echo two >> shared.txt; {WAIT}"))));
     // A second command joins the first one's namespaces, which have the same map.
     let script = "echo two >> team/deep.txt; echo new > team/new.txt; chmod 0660 shared.txt; stat -c %g shared.txt";
-    let joined = cli.expect(inside("run --plan app", script), 0);
+    let joined = cli.expect(in_plan("app", script), 0);
     assert_eq!(joined.stdout_text(), format!("{SHARED}\n"));
     assert_eq!(first.finish().status, 0);
     let plan = json(&cli, "plan show app");

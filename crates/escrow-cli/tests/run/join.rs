@@ -300,8 +300,8 @@ fn two_plans_of_one_original_do_not_meet() {
         "echo try > mine; echo try > /tmp/f; echo try > ~/h; {WAIT}"
     ))));
     let script = "ls /tmp; ls ~; echo other > mine; echo $ESCROW_PLAN";
-    assert_eq!(cli.ok(inside("run --plan other", script)), "other\n");
-    let said = cli.ok(inside("run --plan other", "cat mine; ls /tmp; ls ~"));
+    assert_eq!(cli.ok(in_plan("other", script)), "other\n");
+    let said = cli.ok(in_plan("other", "cat mine; ls /tmp; ls ~"));
     assert_eq!(said, "other\n");
     running.finish();
     assert_eq!(cli.ok("read try app mine"), "try\n");

@@ -94,9 +94,14 @@ fn inside(line: &str, script: &str) -> Vec<OsString> {
     all
 }
 
+/// The same for a plan.
+fn in_plan(plan: &str, script: &str) -> Vec<OsString> {
+    inside(&format!("run --plan {plan}"), script)
+}
+
 /// The same for the plan `try`.
 fn in_try(script: &str) -> Vec<OsString> {
-    inside("run --plan try", script)
+    in_plan("try", script)
 }
 
 /// The kind of the error of a line that must fail with `code`.

@@ -34,7 +34,7 @@ fn commands_run_in_a_container_and_are_committed_there() {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-euc", SETUP]);
         command.args(["sh", "-c", &script]);
-        let own = cli.command(words("status"));
+        let own = cli.command("status");
         for (name, value) in own.get_envs() {
             command.env(name, value.unwrap_or_default());
         }

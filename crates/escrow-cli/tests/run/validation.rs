@@ -297,7 +297,7 @@ fn d21_a_validation_reached_the_network_without_being_declared() {
     cli.ok("commit try --dry-run");
     cli.ok("commit try");
     cli.plan("more", ".", "overlay");
-    cli.ok(inside("run --plan more", "echo y > f"));
+    cli.ok(in_plan("more", "echo y > f"));
     configure(format!("validate: [\"{reach}\"]\n"));
     cli.fails("commit more", 1);
     configure(format!(
