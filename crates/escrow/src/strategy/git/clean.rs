@@ -174,16 +174,9 @@ impl CleanTree<'_> {
 
     /// What of the checkout is not in the tree.
     fn left_out(&self, chosen: &BTreeSet<Vec<u8>>) -> Result<Vec<String>> {
-        let args = [
-            "status",
-            "--porcelain",
-            "-z",
-            "--no-renames",
-            "--ignored=traditional",
-            "--untracked-files=normal",
-            "--ignore-submodules=all",
-        ];
-        let said = self.call(self.checkout).args(args).run()?;
+        let call = self.call(self.checkout).line("status --porcelain -z");
+        let call = call.line("--no-renames --ignored=traditional --untracked-files=normal");
+        let said = call.line("--ignore-submodules=all").run()?;
         let ignored = match chosen.is_empty() {
             true => BTreeSet::new(),
             false => self.listed(&["--exclude-standard".into()])?,

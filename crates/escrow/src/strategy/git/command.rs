@@ -136,6 +136,11 @@ impl GitCall<'_> {
         self
     }
 
+    /// With the words of a line that is fixed: names and paths are arguments of their own (rule S4).
+    pub(super) fn line(self, words: &'static str) -> Self {
+        self.args(words.split(' '))
+    }
+
     pub(super) fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
         let args = args.into_iter().map(|one| one.as_ref().to_owned());
         self.args.extend(args);

@@ -423,17 +423,13 @@ impl Graph {
         let known = history.base.values().chain(known);
         asked.extend(known.flat_map(|id| ["^", id.as_str(), "\n"]));
         let format = "--format=%H %P%n%s";
-        let args = [
-            "log",
-            "-z",
-            format,
-            LOOKED_AT,
-            "--ignore-missing",
-            "--stdin",
-        ];
+        let args = ["log", "-z", format, LOOKED_AT];
         let said = match tips.is_empty() {
             true => Vec::new(),
-            false => history.call(git).args(args).input(asked).run()?,
+            false => {
+                let call = history.call(git).args(args);
+                call.line("--ignore-missing --stdin").input(asked).run()?
+            }
         };
         let all = said.split(|&byte| byte == 0).filter(|one| !one.is_empty());
         let one = |text: &[u8]| {

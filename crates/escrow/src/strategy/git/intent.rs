@@ -211,17 +211,9 @@ impl GitIntent {
 
     /// Whether a reference, a reflog, a stash or an index of the user names any of these objects, or something that does.
     fn reaches(&self, git: &Git, objects: &HashSet<&str>) -> Result<bool> {
-        let call = self.repository.call(git).args([
-            "rev-list",
-            "--objects",
-            "--no-object-names",
-            "--missing=print",
-            "--ignore-missing",
-            "--all",
-            "--reflog",
-            "--indexed-objects",
-            "--not",
-        ]);
+        let call = self.repository.call(git);
+        let call = call.line("rev-list --objects --no-object-names --missing=print");
+        let call = call.line("--ignore-missing --all --reflog --indexed-objects --not");
         // What was there before the release needs nothing of it.
         let old = self.release.moves.iter().filter_map(|one| one.old.as_ref());
         let said = line(&call.args(old).run()?);

@@ -510,15 +510,9 @@ pub(super) fn merge<'g>(
     ours: &str,
     scratch: &Dir,
 ) -> Result<Merge> {
-    let args = [
-        "merge-tree",
-        "--write-tree",
-        "-z",
-        "--no-messages",
-        theirs,
-        ours,
-    ];
-    let (clean, said) = call().set("merge.renames=false").args(args).either()?;
+    let merging = call().set("merge.renames=false");
+    let merging = merging.line("merge-tree --write-tree -z --no-messages");
+    let (clean, said) = merging.args([theirs, ours]).either()?;
     let mut all = parts(&said);
     let tree = line(all.next().unwrap_or_default());
     let mut contested: BTreeMap<Vec<u8>, Sides> = BTreeMap::new();

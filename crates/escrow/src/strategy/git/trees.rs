@@ -52,30 +52,15 @@ pub(super) fn renames(
     new: &str,
 ) -> Result<Vec<TreeChange>> {
     let old = old.unwrap_or_else(|| empty_beside(new));
-    let args = [
-        "diff-tree",
-        "-r",
-        "-M",
-        "--raw",
-        "-z",
-        "--no-abbrev",
-        old,
-        new,
-    ];
-    read(&history.call(git).args(args).run()?)
+    let call = history.call(git);
+    let call = call.line("diff-tree -r -M --raw -z --no-abbrev");
+    read(&call.args([old, new]).run()?)
 }
 
 /// What differs between two trees, path by path.
 pub(super) fn between(call: GitCall<'_>, old: &str, new: &str) -> Result<Vec<TreeChange>> {
-    let args = [
-        "diff-tree",
-        "-r",
-        "--no-renames",
-        "--raw",
-        "-z",
-        "--no-abbrev",
-    ];
-    read(&call.args(args).args([old, new]).run()?)
+    let call = call.line("diff-tree -r --no-renames --raw -z --no-abbrev");
+    read(&call.args([old, new]).run()?)
 }
 
 /// The commits of submodules at these paths that commits name which their parents do not. `commits` has one per line.
@@ -84,25 +69,13 @@ pub(super) fn pointers<'p>(
     commits: Vec<u8>,
     paths: impl Iterator<Item = &'p [u8]>,
 ) -> Result<Pointers> {
-    let args = [
-        "diff-tree",
-        "--stdin",
-        "--root",
-        "--no-commit-id",
-        "-c",
-        "-r",
-        "--no-renames",
-        "--ignore-submodules=none",
-        "--raw",
-        "-z",
-        "--no-abbrev",
-        "--",
-    ];
+    let call = call.line("diff-tree --stdin --root --no-commit-id -c -r --no-renames");
+    let call = call.line("--ignore-submodules=none --raw -z --no-abbrev --");
     let paths = paths.map(|path| [b":(literal)", path].concat());
     let paths: Vec<_> = paths
         .map(|path| super::repository::path_text(&path).to_owned())
         .collect();
-    let said = call.args(args).args(paths).input(commits).run()?;
+    let said = call.args(paths).input(commits).run()?;
     let (mut all, mut found) = (parts(&said), Pointers::new());
     while let (Some(head), Some(path)) = (all.next(), all.next()) {
         // A colon, a mode and an object for each parent, then those of the commit, and the letters.
@@ -126,16 +99,9 @@ pub(super) fn staged(
     tree: &str,
     index: &Path,
 ) -> Result<BTreeMap<Vec<u8>, TreeChange>> {
-    let args = [
-        "diff-index",
-        "--cached",
-        "--no-renames",
-        "--raw",
-        "-z",
-        "--no-abbrev",
-        tree,
-    ];
-    let said = call.env("GIT_INDEX_FILE", index).args(args).run()?;
+    let call = call.line("diff-index --cached --no-renames --raw -z --no-abbrev");
+    let call = call.args([tree]).env("GIT_INDEX_FILE", index);
+    let said = call.run()?;
     let one = |change: TreeChange| (change.path.clone(), change);
     Ok(read(&said)?.into_iter().map(one).collect())
 }
