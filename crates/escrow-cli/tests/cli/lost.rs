@@ -1,5 +1,6 @@
 //! A state that lost its records in place is damage: told, with nothing changed, and nothing taken for an orphan.
 
+use crate::sqlite::Waiting;
 use crate::*;
 
 /// A plan that is open, with a change in it.
@@ -117,13 +118,12 @@ fn a_state_without_its_write_ahead_log_is_damage() {
     open(&cli, "old");
     let home = world.home();
     // A reader keeps the log from being put into the file.
-    let mut reader = reader(&home.join("state.db"));
+    let reader = Waiting::new(READER, &home.join("state.db"));
     open(&cli, "try");
     let lost = world.dir("copy");
     fs::copy(home.join("state.db"), lost.join("state.db")).expect("it can be copied");
     assert!(home.join("state.db-wal").exists(), "the log is in use");
-    drop(reader.stdin.take());
-    reader.wait().expect("it ends");
+    reader.end();
     cli.ok("status");
     assert!(!home.join("state.db-wal").exists(), "nobody uses it");
     fs::copy(lost.join("state.db"), state(&world)).expect("it is ours");
@@ -131,24 +131,8 @@ fn a_state_without_its_write_ahead_log_is_damage() {
 }
 
 /// Holds the state open, in the middle of a look at it.
-fn reader(path: &Path) -> Child {
-    use std::io::{BufRead, BufReader};
-    let code = "import sqlite3,sys\nc=sqlite3.connect(sys.argv[1],isolation_level=None)\n\
-                c.execute('begin')\nc.execute('select count(*) from plan').fetchall()\nprint('held',flush=True)\nsys.stdin.read()";
-    let mut child = Command::new("python3")
-        .args(["-c", code])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3 is there");
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("it is piped"))
-        .read_line(&mut line)
-        .expect("it answers");
-    assert_eq!(line, "held\n");
-    child
-}
+const READER: &str = "import sqlite3,sys\nc=sqlite3.connect(sys.argv[1],isolation_level=None)\n\
+    c.execute('begin')\nc.execute('select count(*) from plan').fetchall()\nprint('held',flush=True)\nsys.stdin.read()";
 
 #[test]
 fn another_state_is_damage() {

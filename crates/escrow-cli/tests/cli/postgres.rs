@@ -41,17 +41,20 @@ impl Shop {
 
     /// The same, as another user of the database.
     pub(crate) fn plan_both_as(&self, user: &str, name: &str) -> String {
-        let url = self.server.url(user, "shop");
-        self.cli.ok([
-            "plan",
-            "create",
-            name,
-            "--resource",
-            "./app",
-            "--resource",
-            url.as_str(),
-        ]);
+        self.plan_of(name, &self.server.url(user, "shop"));
         self.url(name)
+    }
+
+    /// The same of a database that is reached by another URL; what was said.
+    pub(crate) fn plan_of(&self, name: &str, url: &str) -> Outcome {
+        let line = format!("plan create {name} --resource ./app --resource {url}");
+        self.cli.expect(line, 0)
+    }
+
+    /// What the original says.
+    #[track_caller]
+    pub(crate) fn sql(&self, sql: &str) -> String {
+        self.server.sql("shop", sql)
     }
 
     pub(crate) fn url(&self, plan: &str) -> String {
@@ -59,8 +62,7 @@ impl Shop {
     }
 
     pub(crate) fn items(&self) -> String {
-        self.server
-            .sql("shop", "SELECT count(*), sum(price) FROM items")
+        self.sql("SELECT count(*), sum(price) FROM items")
     }
 
     /// Nothing of ours is left on the server, and no holder.
@@ -120,7 +122,7 @@ pub(crate) fn changes(cli: &Cli, plan: &str) -> Vec<String> {
 #[test]
 fn files_and_a_database_are_released_as_one() {
     let shop = Shop::new(true);
-    let before = shop.server.sql("shop", "SELECT count(*) FROM pg_class");
+    let before = shop.sql("SELECT count(*) FROM pg_class");
     let url = shop.plan_both("try");
     assert!(url.starts_with("postgresql:///shop?host=/"), "{url}");
     put(&shop.cli, "try app a.txt", "uno\n");
@@ -149,14 +151,8 @@ fn files_and_a_database_are_released_as_one() {
     assert_eq!(done["committed"], true, "{done}");
     assert_eq!(read(shop.world.at("app/a.txt")), "uno\n");
     assert_eq!(shop.items(), "20|380.5");
-    assert_eq!(
-        shop.server.sql("shop", "SELECT * FROM loose ORDER BY 1"),
-        "1|x\n1|x\n1|x"
-    );
-    assert_eq!(
-        shop.server.sql("shop", "SELECT count(*) FROM pg_class"),
-        before
-    );
+    assert_eq!(shop.sql("SELECT * FROM loose ORDER BY 1"), "1|x\n1|x\n1|x");
+    assert_eq!(shop.sql("SELECT count(*) FROM pg_class"), before);
     shop.assert_nothing_left();
     // What is committed stays committed, and an undo says so before it touches the files.
     shop.cli.fails("undo try", 4);
@@ -182,8 +178,7 @@ fn rollback_and_cleanup_leave_the_database_as_it_was() {
     assert_eq!(changes(&shop.cli, "try"), [""; 0]);
     assert_eq!(inside(&url, "SELECT count(*) FROM items"), "20");
     // A statement that would overwrite what another process changed since fails, and only that.
-    shop.server
-        .sql("shop", "UPDATE items SET name = 'theirs' WHERE id = 1");
+    shop.sql("UPDATE items SET name = 'theirs' WHERE id = 1");
     inside(&url, "UPDATE items SET name = 'ours' WHERE id = 2");
     has(
         &refused(&url, "UPDATE items SET name = 'ours' WHERE id = 1"),
@@ -192,7 +187,7 @@ fn rollback_and_cleanup_leave_the_database_as_it_was() {
     assert_eq!(changes(&shop.cli, "try"), ["updated items/2"]);
     shop.cli.ok("commit try");
     let names = "SELECT name FROM items WHERE id < 3 ORDER BY id";
-    assert_eq!(shop.server.sql("shop", names), "theirs\nours");
+    assert_eq!(shop.sql(names), "theirs\nours");
     shop.plan("again");
     shop.cli.ok("cleanup again --yes");
     shop.assert_nothing_left();
@@ -203,9 +198,7 @@ fn rollback_and_cleanup_leave_the_database_as_it_was() {
 #[test]
 fn every_change_of_a_definition_is_named() {
     let shop = Shop::new(true);
-    shop.server.sql(
-        "shop",
-        "CREATE TYPE mood AS ENUM ('good'); CREATE VIEW cheap AS SELECT * FROM items WHERE price < 3; \
+    shop.sql("CREATE TYPE mood AS ENUM ('good'); CREATE VIEW cheap AS SELECT * FROM items WHERE price < 3; \
          CREATE FUNCTION f(a int) RETURNS int LANGUAGE sql AS 'SELECT a'; CREATE TABLE locked AS SELECT 1 AS x, 1 AS y",
     );
     let url = shop.plan("try");
@@ -304,10 +297,7 @@ fn every_change_of_a_definition_is_named() {
     shop.cli.fails(expect(&digests[digests.len() - 1]), 4);
     shop.cli.ok(expect(&json(&shop.cli, "diff try")["digest"]));
     // A role that may not read everything is told that it was not read.
-    shop.server.sql(
-        "shop",
-        "ALTER ROLE app CREATEROLE; GRANT TRUNCATE ON loose TO app",
-    );
+    shop.sql("ALTER ROLE app CREATEROLE; GRANT TRUNCATE ON loose TO app");
     let pass = shop.world.at("pass");
     write(&pass, format!("*:*:shop:app:{PASSWORD}\n"));
     chmod(&pass, 0o600);
@@ -321,7 +311,7 @@ fn every_change_of_a_definition_is_named() {
     );
     cli.ok("commit mine");
     let role = "SELECT count(*) FROM pg_roles WHERE rolname = 'mine'";
-    assert_eq!(shop.server.sql("shop", role), "1");
+    assert_eq!(shop.sql(role), "1");
     shop.assert_nothing_left();
 }
 
@@ -332,7 +322,7 @@ fn rows_of_a_locked_table_are_not_taken_for_unchanged() {
     let shop = Shop::new(true);
     let seen = "CREATE MATERIALIZED VIEW seen AS SELECT id, price FROM items; CREATE UNIQUE INDEX ON seen (id); \
                 CREATE MATERIALIZED VIEW unfilled AS SELECT 1 AS a";
-    shop.server.sql("shop", seen);
+    shop.sql(seen);
     let url = shop.plan("try");
     inside(
         &url,
@@ -385,8 +375,7 @@ fn rows_of_a_locked_table_are_not_taken_for_unchanged() {
 #[test]
 fn passwords_are_found_as_libpq_finds_them_and_shown_nowhere() {
     let shop = Shop::new(true);
-    shop.server
-        .sql("shop", "GRANT ALL ON ALL TABLES IN SCHEMA public TO app");
+    shop.sql("GRANT ALL ON ALL TABLES IN SCHEMA public TO app");
     let url = shop.server.url("app", "shop");
     let create = ["plan", "create", "try", "--resource", url.as_str()];
     has(&shop.cli.fails(create, 1), ["password", ".pgpass"]);
@@ -463,7 +452,7 @@ fn hostile_names_are_just_names() {
         let quoted = name.replace('"', "\"\"");
         all.push_str(&format!("CREATE TABLE \"{quoted}\" (\"{quoted}\" text PRIMARY KEY, n int); INSERT INTO \"{quoted}\" VALUES ('k', {number});"));
     }
-    shop.server.sql("shop", &all);
+    shop.sql(&all);
     let url = shop.plan("try");
     for name in names {
         let quoted = name.replace('"', "\"\"");
@@ -481,7 +470,7 @@ fn hostile_names_are_just_names() {
     shop.cli.ok("diff try");
     shop.cli.ok("commit try");
     assert_eq!(shop.items(), "20|315.0");
-    assert_eq!(shop.server.sql("shop", "SELECT sum(n) FROM \"..\""), "101");
+    assert_eq!(shop.sql("SELECT sum(n) FROM \"..\""), "101");
     shop.assert_nothing_left();
 }
 
@@ -530,11 +519,7 @@ fn unchanged_clients_work_through_the_holder() {
         has(&output_of(&mut bench), ["number of failed transactions: 0"]);
     }
     shop.cli.ok("commit try");
-    assert_eq!(
-        shop.server
-            .sql("shop", "SELECT count(*) FROM pgbench_history"),
-        "180"
-    );
+    assert_eq!(shop.sql("SELECT count(*) FROM pgbench_history"), "180");
     assert_eq!(
         dump(&shop.server.url("postgres", "shop"))
             .matches("CREATE TABLE public.later")
@@ -645,10 +630,7 @@ fn trap_8_prepared_statements_of_two_clients_do_not_meet() {
     );
     shop.cli.ok("commit try");
     assert_eq!(
-        shop.server.sql(
-            "shop",
-            "SELECT count(*), max(price) FROM items WHERE id >= 800"
-        ),
+        shop.sql("SELECT count(*), max(price) FROM items WHERE id >= 800"),
         "101|3"
     );
     shop.assert_nothing_left();

@@ -69,11 +69,11 @@ fn rows_and_definitions_of_a_clone_are_released_with_the_files() {
     shop.cli.ok("commit try");
     assert_eq!(read(shop.world.at("app/a.txt")), "uno\n");
     assert_eq!(shop.items(), "19|379.5");
-    let loose = shop.server.sql("shop", "SELECT * FROM loose ORDER BY 1");
+    let loose = shop.sql("SELECT * FROM loose ORDER BY 1");
     assert_eq!(loose, "1|x\n1|x\n1|x");
     // Trap 1: what the clone took from the sequence is not given again.
     let next = "INSERT INTO orders (item) VALUES (4) RETURNING id";
-    assert_eq!(shop.server.sql("shop", next), "2");
+    assert_eq!(shop.sql(next), "2");
     assert_eq!(shop.clones(), "0");
     shop.assert_nothing_left();
     // A migration: new shapes, rows that go with them, and what is only possible once they are there.
@@ -107,21 +107,19 @@ fn rows_and_definitions_of_a_clone_are_released_with_the_files() {
     // Rows come back, where no other client changed them since.
     let url = shop.clone_plan("back");
     let all = "SELECT * FROM items ORDER BY id";
-    let before = shop.server.sql("shop", all);
+    let before = shop.sql(all);
     inside(
         &url,
         "DELETE FROM orders; DELETE FROM items WHERE id IN (4, 5); UPDATE items SET name = 'ours' WHERE id = 6; \
          INSERT INTO items (id, name, stock, flag) VALUES (40, 'new', 1, false)",
     );
     shop.cli.ok("commit back");
-    shop.server
-        .sql("shop", "UPDATE items SET name = 'theirs' WHERE id = 40");
+    shop.sql("UPDATE items SET name = 'theirs' WHERE id = 40");
     has(&shop.cli.run("undo back").stdout_text(), ["items/40"]);
-    shop.server
-        .sql("shop", "UPDATE items SET name = 'new' WHERE id = 40");
+    shop.sql("UPDATE items SET name = 'new' WHERE id = 40");
     shop.cli.ok("undo back");
-    assert_eq!(shop.server.sql("shop", all), before);
-    assert_eq!(shop.server.sql("shop", "SELECT count(*) FROM orders"), "2");
+    assert_eq!(shop.sql(all), before);
+    assert_eq!(shop.sql("SELECT count(*) FROM orders"), "2");
     shop.assert_nothing_left();
 }
 
@@ -150,7 +148,7 @@ fn trap_17_and_18_a_clone_meets_what_others_did_meanwhile() {
         "SELECT count(*) FROM pg_stat_activity WHERE datname = 'shop' AND application_name = 'psql'",
         "1"
     ));
-    shop.server.sql("shop", AUDITED);
+    shop.sql(AUDITED);
     let url = shop.clone_plan("try");
     assert!(
         other.try_wait().is_ok_and(|ended| ended.is_none()),
@@ -160,9 +158,7 @@ fn trap_17_and_18_a_clone_meets_what_others_did_meanwhile() {
         &url,
         "UPDATE items SET name = 'ours' WHERE id IN (1, 2); UPDATE items SET price = 7 WHERE id = 5; DELETE FROM items WHERE id = 6",
     );
-    shop.server.sql(
-        "shop",
-        "ALTER TABLE items DISABLE TRIGGER noted; UPDATE items SET name = 'theirs' WHERE id IN (1, 3); \
+    shop.sql("ALTER TABLE items DISABLE TRIGGER noted; UPDATE items SET name = 'theirs' WHERE id IN (1, 3); \
          UPDATE items SET price = 7 WHERE id = 5; ALTER TABLE items ENABLE TRIGGER noted",
     );
     // Which rows, and no others: one that both made the same is none.
@@ -174,21 +170,18 @@ fn trap_17_and_18_a_clone_meets_what_others_did_meanwhile() {
     shop.cli.ok("commit try --on-conflict theirs");
     let rows = "SELECT id, name, price FROM items WHERE id IN (1, 2, 3, 5, 6) ORDER BY 1";
     let now = "1|theirs|1.5\n2|ours|3.0\n3|theirs|4.5\n5|item 5|7";
-    assert_eq!(shop.server.sql("shop", rows), now);
+    assert_eq!(shop.sql(rows), now);
     // Trap 18: the triggers of the clone noted it, and those of the original did not do so again.
     let noted = "SELECT string_agg(what, ' ' ORDER BY id) FROM audit";
-    assert_eq!(
-        shop.server.sql("shop", noted),
-        "UPDATE1 UPDATE2 UPDATE5 DELETE6"
-    );
+    assert_eq!(shop.sql(noted), "UPDATE1 UPDATE2 UPDATE5 DELETE6");
     let on = "SELECT tgenabled FROM pg_trigger WHERE tgname = 'noted'";
-    assert_eq!(shop.server.sql("shop", on), "O");
+    assert_eq!(shop.sql(on), "O");
     drop(other.stdin.take());
     assert!(other.wait().is_ok());
     // What the original refuses is a conflict, and the work is still in the clone.
     let url = shop.clone_plan("late");
     inside(&url, "INSERT INTO orders (id, item) VALUES (100, 7)");
-    shop.server.sql("shop", "DELETE FROM items WHERE id = 7");
+    shop.sql("DELETE FROM items WHERE id = 7");
     shop.cli.fails("commit late", 4);
     assert_eq!(changes(&shop.cli, "late"), ["inserted orders/100"]);
     inside(&url, "UPDATE orders SET item = 8 WHERE id = 100");
@@ -252,7 +245,7 @@ fn checkpoints_and_forks_are_further_clones_and_all_of_them_go() {
     shop.cli.ok("rollback try --yes");
     assert_eq!(inside(&url, name), "item 5");
     shop.cli.ok("commit other");
-    assert_eq!(shop.server.sql("shop", name), "three");
+    assert_eq!(shop.sql(name), "three");
     shop.cli.ok("cleanup try --yes");
     assert_eq!(shop.clones(), "1");
     shop.server
@@ -269,7 +262,7 @@ fn checkpoints_and_forks_are_further_clones_and_all_of_them_go() {
         "UPDATE items SET name = 'mine' WHERE id = 5",
     ]);
     user.ok("commit own");
-    assert_eq!(shop.server.sql("shop", name), "mine");
+    assert_eq!(shop.sql(name), "mine");
     assert_eq!(shop.clones(), "0");
     // A role that may create none is told so at once.
     shop.server.sql("postgres", "CREATE ROLE poor LOGIN");

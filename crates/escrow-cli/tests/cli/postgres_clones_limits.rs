@@ -116,11 +116,11 @@ fn what_a_clone_cannot_release_is_refused_by_name() {
     let shop = Shop::with_clones(true);
     let create = ["plan", "create", "no", "-r", "app", "-r", "shop"];
     for (make, unmake, name) in REFUSED {
-        shop.server.sql("shop", make);
+        shop.sql(make);
         let said = shop.cli.run(create);
         assert!(said.status != 0, "{make}: {said:?}");
         has(&said.stderr_text(), [name, "transaction_rollback"]);
-        shop.server.sql("shop", unmake);
+        shop.sql(unmake);
     }
     let bytes =
         "CREATE DATABASE bytes ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
@@ -131,17 +131,15 @@ fn what_a_clone_cannot_release_is_refused_by_name() {
         &shop.cli.fails(create_bytes, 1),
         ["SQL_ASCII, database bytes"],
     );
-    shop.server.sql(
-        "shop",
-        "CREATE TYPE mood AS ENUM ('glad'); CREATE DOMAIN short AS text; GRANT SELECT ON items TO app",
+    shop.sql("CREATE TYPE mood AS ENUM ('glad'); CREATE DOMAIN short AS text; GRANT SELECT ON items TO app",
     );
     // Either side may have got it since.
     let url = shop.clone_plan("try");
     inside(&url, "UPDATE items SET price = 1 WHERE id = 1");
     for (make, unmake, name) in REFUSED.into_iter().step_by(3) {
-        shop.server.sql("shop", make);
+        shop.sql(make);
         has(&shop.cli.fails("commit try", 3), [name, "the original has"]);
-        shop.server.sql("shop", unmake);
+        shop.sql(unmake);
         inside(&url, make);
         has(&shop.cli.fails("commit try", 3), [name, "the sandbox has"]);
         inside(&url, unmake);
@@ -207,11 +205,11 @@ fn a_sequence_that_another_client_holds_keeps_no_commit_waiting() {
         "",
         "nothing of the original is locked"
     );
-    assert_eq!(shop.server.sql("shop", "SELECT count(*) FROM orders"), "3");
+    assert_eq!(shop.sql("SELECT count(*) FROM orders"), "3");
     end(client);
     shop.cli.ok("recover");
     let next = "SELECT nextval('orders_id_seq'), nextval('own'), nextval('more_id_seq')";
-    assert_eq!(shop.server.sql("shop", next), "4|3|2");
+    assert_eq!(shop.sql(next), "4|3|2");
     // One that was set, and one that is behind that of the original.
     let url = shop.clone_plan("more");
     inside(
@@ -219,7 +217,7 @@ fn a_sequence_that_another_client_holds_keeps_no_commit_waiting() {
         "ALTER SEQUENCE orders_id_seq RESTART WITH 100; SELECT setval('own', 1)",
     );
     shop.cli.ok("commit more");
-    assert_eq!(shop.server.sql("shop", next), "100|4|3");
+    assert_eq!(shop.sql(next), "100|4|3");
     shop.assert_no_clone();
 }
 
@@ -227,9 +225,7 @@ fn a_sequence_that_another_client_holds_keeps_no_commit_waiting() {
 #[test]
 fn what_other_clients_wrote_is_not_taken_along() {
     let shop = Shop::with_clones(true);
-    shop.server.sql(
-        "shop",
-        "CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree); INSERT INTO tree VALUES (1, NULL), (2, 1), (30, 2), (4, 30); \
+    shop.sql("CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree); INSERT INTO tree VALUES (1, NULL), (2, 1), (30, 2), (4, 30); \
          CREATE TABLE lines (id int PRIMARY KEY, item int REFERENCES items ON DELETE CASCADE ON UPDATE CASCADE); \
          CREATE TABLE gone (id serial PRIMARY KEY, j int GENERATED ALWAYS AS IDENTITY); CREATE SCHEMA s; CREATE TABLE s.n (id int PRIMARY KEY, t text); CREATE TABLE \"s.n\" (id int PRIMARY KEY, t text); \
          CREATE TABLE \"a\"\"b; --\" (\"x.y/z\" int PRIMARY KEY, \"it's\" text, u int UNIQUE); \
@@ -246,20 +242,18 @@ fn what_other_clients_wrote_is_not_taken_along() {
          UPDATE odd SET v = 'b' WHERE k = 'b'; CREATE TABLE filled AS SELECT count(*) AS n FROM items",
     );
     // A row that would be taken along by the one that goes.
-    shop.server.sql("shop", "INSERT INTO lines VALUES (1, 4)");
+    shop.sql("INSERT INTO lines VALUES (1, 4)");
     let found = changes(&shop.cli, "try");
     for path in ["inserted s.n/1", "inserted \"s.n\"/1"] {
         assert!(found.iter().any(|one| one == path), "{found:?}");
     }
     has(&conflict(&shop, "commit try"), ["lines"]);
     let both = "SELECT (SELECT count(*) FROM lines), (SELECT count(*) FROM items)";
-    assert_eq!(shop.server.sql("shop", both), "1|20");
-    shop.server.sql("shop", "DELETE FROM lines");
+    assert_eq!(shop.sql(both), "1|20");
+    shop.sql("DELETE FROM lines");
     shop.cli.ok("commit try");
     assert_eq!(
-        shop.server.sql(
-            "shop",
-            "SELECT (SELECT t FROM s.n), (SELECT t FROM \"s.n\"), (SELECT n FROM filled), (SELECT \"it's\" FROM \"a\"\"b; --\" WHERE u = 3), \
+        shop.sql("SELECT (SELECT t FROM s.n), (SELECT t FROM \"s.n\"), (SELECT n FROM filled), (SELECT \"it's\" FROM \"a\"\"b; --\" WHERE u = 3), \
              (SELECT string_agg(k || v || w || d, ' ' ORDER BY w) FROM odd), (SELECT string_agg(id || '<' || up, ' ' ORDER BY id) FROM tree)"
         ),
         "in s|in public|19|\\ ' \"|ab11 aa21 bb31|9<1 10<9 11<100 100<10"
@@ -277,23 +271,16 @@ fn what_other_clients_wrote_is_not_taken_along() {
         &url,
         "DROP TABLE s.n, gone; CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 2'",
     );
-    shop.server.sql("shop", "CREATE INDEX theirs ON s.n (t)");
+    shop.sql("CREATE INDEX theirs ON s.n (t)");
     has(&conflict(&shop, "commit drops"), ["theirs"]);
     shop.cli.fails("commit drops --on-conflict ours", 3);
-    shop.server
-        .sql("shop", "DROP INDEX s.theirs; UPDATE s.n SET t = 'more'");
+    shop.sql("DROP INDEX s.theirs; UPDATE s.n SET t = 'more'");
     has(&conflict(&shop, "commit drops"), ["s.n"]);
-    shop.server.sql("shop", "UPDATE s.n SET t = 'in s'; CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 3'");
+    shop.sql("UPDATE s.n SET t = 'in s'; CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 3'");
     has(&conflict(&shop, "commit drops"), ["f()"]);
-    shop.server.sql(
-        "shop",
-        "CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-    );
+    shop.sql("CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'");
     shop.cli.ok("commit drops");
-    assert_eq!(
-        shop.server.sql("shop", "SELECT f(), to_regclass('s.n')"),
-        "2|"
-    );
+    assert_eq!(shop.sql("SELECT f(), to_regclass('s.n')"), "2|");
     shop.assert_no_clone();
 }
 
@@ -383,15 +370,13 @@ fn a_commit_of_a_clone_whose_link_or_server_fails_is_one_thing() {
             assert_eq!(shop.server.prepared(), "", "{when}");
             let file = read(shop.world.at("app/a.txt")) == format!("{price}\n");
             let now = "SELECT price FROM items WHERE id = 1";
-            let now = shop.server.sql("shop", now) == price.to_string();
+            let now = shop.sql(now) == price.to_string();
             assert_eq!(now, file, "{when}: {first:?}");
             assert_eq!(file, text == "COMMIT PREPARED", "{when}: {first:?}");
             if !file {
                 // The work is in the clone still.
                 shop.cli.ok("commit t");
-                let now = shop
-                    .server
-                    .sql("shop", "SELECT price FROM items WHERE id = 1");
+                let now = shop.sql("SELECT price FROM items WHERE id = 1");
                 assert_eq!(now, price.to_string(), "{when}");
             }
             shop.cli.ok("cleanup t --yes");
@@ -479,7 +464,7 @@ fn random_histories_of_two_clients_lose_nothing() {
                 )
             })
             .collect();
-        let original = |sql: &str| shop.server.sql("shop", sql);
+        let original = |sql: &str| shop.sql(sql);
         original(&tables.join("; "));
         original(
             "DROP TABLE IF EXISTS counter; CREATE TABLE counter (n int PRIMARY KEY, c int); INSERT INTO counter VALUES (1, 0), (2, 0)",

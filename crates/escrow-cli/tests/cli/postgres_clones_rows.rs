@@ -6,12 +6,6 @@ use escrow_testkit::pglink::{Break, PgLink};
 use crate::postgres::{Shop, changes, inside, refused};
 use crate::*;
 
-impl Shop {
-    fn sql(&self, sql: &str) -> String {
-        self.server.sql("shop", sql)
-    }
-}
-
 /// Columns that only one side changed are all kept, also where another one is contested.
 // rule Q2
 #[test]

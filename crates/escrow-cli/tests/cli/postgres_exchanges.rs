@@ -123,7 +123,7 @@ fn a_client_sees_the_frames_of_a_server() {
     for late in [true, false] {
         let shop = Shop::new(true);
         if !late {
-            shop.server.sql("shop", NEVER_LATE);
+            shop.sql(NEVER_LATE);
         }
         shop.server
             .sql("postgres", "CREATE DATABASE beside TEMPLATE shop");
@@ -142,7 +142,7 @@ fn a_client_sees_the_frames_of_a_server() {
 #[test]
 fn a_client_that_goes_in_the_middle_of_an_exchange_takes_nothing_with_it() {
     let shop = Shop::new(true);
-    shop.server.sql("shop", NEVER_LATE);
+    shop.sql(NEVER_LATE);
     let url = shop.plan("try");
     inside(&url, "UPDATE items SET price = 3");
     let script = r#"
@@ -180,7 +180,7 @@ assert shown(a) == [b"\0\x01\0\0\0\x013"], shown(a)
 #[test]
 fn a_cancel_that_comes_late_meets_no_other_client() {
     let shop = Shop::new(true);
-    shop.server.sql("shop", NEVER_LATE);
+    shop.sql(NEVER_LATE);
     let url = shop.plan("try");
     let script = r#"
 a, b = Raw(sys.argv[1]), Raw(sys.argv[1])

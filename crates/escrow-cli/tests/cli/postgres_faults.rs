@@ -48,15 +48,7 @@ fn a_holder_or_a_server_that_dies_is_said_and_nothing_is_pretended() {
 fn trap_16_without_prepared_transactions_it_is_the_one_irreversible_member() {
     let shop = Shop::new(false);
     let url = shop.server.url("postgres", "shop");
-    let made = shop.cli.run([
-        "plan",
-        "create",
-        "try",
-        "--resource",
-        "./app",
-        "--resource",
-        url.as_str(),
-    ]);
+    let made = shop.plan_of("try", &url);
     has(&made.stderr_text(), ["max_prepared_transactions"]);
     let url = shop.url("try");
     put(&shop.cli, "try app a.txt", "uno\n");
@@ -76,8 +68,8 @@ fn trap_16_without_prepared_transactions_it_is_the_one_irreversible_member() {
     assert_eq!(shop.items(), "20|20");
     // A server that refuses the end of a transaction took everything back; it is said what of it could be made again.
     shop.cli.ok("cleanup more --yes");
-    shop.server.sql("shop", CLERK);
-    shop.server.sql("shop", REFUSES);
+    shop.sql(CLERK);
+    shop.sql(REFUSES);
     let url = shop.plan_both_as("clerk", "more");
     put(&shop.cli, "more app a.txt", "tre\n");
     inside(&url, "INSERT INTO loose VALUES (77)");
@@ -120,17 +112,7 @@ fn a_commit_whose_link_or_server_fails_is_one_thing() {
         for how in BREAKS {
             price += 1;
             let (plan, when) = (format!("plan{price}"), format!("{how:?} at {text}"));
-            let url = link.url("postgres", "shop");
-            let create = [
-                "plan",
-                "create",
-                &plan,
-                "--resource",
-                "./app",
-                "--resource",
-                &url,
-            ];
-            shop.cli.ok(create);
+            shop.plan_of(&plan, &link.url("postgres", "shop"));
             let url = shop.url(&plan);
             let content = format!("{price}\n");
             put(&shop.cli, &format!("{plan} app a.txt"), &content);
@@ -154,9 +136,7 @@ fn a_commit_whose_link_or_server_fails_is_one_thing() {
             shop.cli.ok("recover");
             assert_eq!(shop.server.prepared(), "", "{when}");
             let file = read(shop.world.at("app/a.txt")) == content;
-            let now = shop
-                .server
-                .sql("shop", "SELECT price FROM items WHERE id = 1");
+            let now = shop.sql("SELECT price FROM items WHERE id = 1");
             assert_eq!(now == price.to_string(), file, "{when}: {now}: {first:?}");
             assert_eq!(file, text == "COMMIT PREPARED", "{when}: {first:?}");
             shop.cli.ok(format!("cleanup {plan} --yes"));
@@ -205,7 +185,7 @@ fn a_commit_that_fails_takes_the_prepared_transaction_back() {
     shop.cli.ok("commit try");
     assert_eq!(shop.items(), "21|21");
     assert_eq!(
-        shop.server.sql("shop", "SELECT * FROM loose ORDER BY 1"),
+        shop.sql("SELECT * FROM loose ORDER BY 1"),
         "1|x\n2|\n3|it's"
     );
     assert_eq!(read(shop.world.at("app/a.txt")), "uno\n");
@@ -225,8 +205,8 @@ fn a_commit_that_fails_takes_the_prepared_transaction_back() {
     assert_eq!(changes(&shop.cli, "more"), [""; 0]);
     // One that cannot even be prepared.
     shop.cli.ok("cleanup more --yes");
-    shop.server.sql("shop", CLERK);
-    shop.server.sql("shop", REFUSES);
+    shop.sql(CLERK);
+    shop.sql(REFUSES);
     let url = shop.plan_both_as("clerk", "more");
     inside(&url, "INSERT INTO loose VALUES (77)");
     let said = shop.cli.fails("commit more", 1);

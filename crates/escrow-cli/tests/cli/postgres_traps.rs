@@ -24,11 +24,7 @@ fn traps_of_one_session_for_many_clients() {
     deferred_constraints_are_checked_when_a_client_commits(&url);
     // After all that it can be committed.
     shop.cli.ok("commit try");
-    assert_eq!(
-        shop.server
-            .sql("shop", "SELECT count(*) FROM items WHERE id = 600"),
-        "1"
-    );
+    assert_eq!(shop.sql("SELECT count(*) FROM items WHERE id = 600"), "1");
     shop.assert_nothing_left();
 }
 
@@ -36,10 +32,7 @@ fn traps_of_one_session_for_many_clients() {
 #[test]
 fn traps_of_a_transaction_that_stays_open() {
     let shop = Shop::new(true);
-    shop.server.sql(
-        "shop",
-        "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '200ms'",
-    );
+    shop.sql("ALTER DATABASE shop SET idle_in_transaction_session_timeout = '200ms'");
     let url = shop.server.url("postgres", "shop");
     let set = |options: &str| {
         let file = format!(
@@ -95,15 +88,13 @@ fn trap_1_a_sequence_is_moved_for_all(shop: &Shop, url: &str) {
     let next = "INSERT INTO orders (item) VALUES (2) RETURNING id";
     assert_eq!(inside(url, next), "2", "a rollback does not rewind it");
     shop.cli.ok("commit try");
-    assert_eq!(shop.server.sql("shop", "SELECT id FROM orders"), "2");
-    assert_eq!(shop.server.sql("shop", next), "3", "none is given twice");
+    assert_eq!(shop.sql("SELECT id FROM orders"), "2");
+    assert_eq!(shop.sql(next), "3", "none is given twice");
 }
 
 // rule Q2
 fn trap_15_a_conflict_at_the_end_is_a_conflict(shop: &Shop) {
-    shop.server.sql(
-        "shop",
-        "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+    shop.sql("CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
          IF current_query() ~ '^PREPARE' THEN RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'not now'; END IF; \
          SET CONSTRAINTS public.late DEFERRED; UPDATE public.loose SET a = a WHERE a = NEW.a; RETURN NULL; END $$; \
          CREATE CONSTRAINT TRIGGER late AFTER INSERT OR UPDATE ON loose DEFERRABLE INITIALLY DEFERRED \
@@ -117,7 +108,7 @@ fn trap_15_a_conflict_at_the_end_is_a_conflict(shop: &Shop) {
     let url = url.trim_end();
     inside(url, "INSERT INTO loose VALUES (7)");
     has(&shop.cli.fails("commit again", 4), ["40001", "not now"]);
-    assert_eq!(shop.server.sql("shop", "SELECT count(*) FROM loose"), "3");
+    assert_eq!(shop.sql("SELECT count(*) FROM loose"), "3");
     assert_eq!(
         inside(url, "SELECT count(*) FROM loose"),
         "4",

@@ -32,7 +32,7 @@ fn the_name_of_a_catalog_was_a_statement() {
     let shown = changes(&shop.cli, "try").join("\n");
     has(&shown, ["inserted loose", "COMMIT", "a b"]);
     let released = "SELECT count(*) FROM loose WHERE a = 666";
-    assert_eq!(shop.server.sql("shop", released), "0");
+    assert_eq!(shop.sql(released), "0");
     assert_eq!(inside(&url, released), "1");
     shop.cli.ok("cleanup --yes try");
     shop.assert_nothing_left();
@@ -43,10 +43,8 @@ fn the_name_of_a_catalog_was_a_statement() {
 #[test]
 fn a_cast_said_that_a_row_is_as_it_was() {
     let shop = Shop::new(true);
-    shop.server.sql("shop", CLERK);
-    shop.server.sql(
-        "shop",
-        "SET ROLE clerk; CREATE TYPE color AS ENUM ('red', 'blue'); CREATE TABLE paint (id int PRIMARY KEY, c color); \
+    shop.sql(CLERK);
+    shop.sql("SET ROLE clerk; CREATE TYPE color AS ENUM ('red', 'blue'); CREATE TABLE paint (id int PRIMARY KEY, c color); \
          INSERT INTO paint VALUES (1, 'red'); CREATE TABLE kept (id int PRIMARY KEY, v text); INSERT INTO kept VALUES (1, 'a'); \
          CREATE TABLE blanks (id int PRIMARY KEY, v bpchar, flag bool); INSERT INTO blanks VALUES (1, 'a', false)",
     );
@@ -69,7 +67,7 @@ fn a_cast_said_that_a_row_is_as_it_was() {
     assert_eq!(said.status, 4, "{said:?}");
     shop.cli.ok("commit try");
     let released = "SELECT c, octet_length(v) FROM paint, blanks";
-    assert_eq!(shop.server.sql("shop", released), "blue|4");
+    assert_eq!(shop.sql(released), "blue|4");
 }
 
 /// What only the dependencies of a thing say, or the table in which its long values are, was shown only where nothing else was changed.
@@ -77,9 +75,7 @@ fn a_cast_said_that_a_row_is_as_it_was() {
 #[test]
 fn a_changed_dependency_was_hidden_by_another_change() {
     let shop = Shop::new(true);
-    shop.server.sql(
-        "shop",
-        "CREATE SEQUENCE alone; CREATE TABLE long (t text); CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    shop.sql("CREATE SEQUENCE alone; CREATE TABLE long (t text); CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
     );
     let url = shop.plan("try");
     inside(
@@ -100,7 +96,7 @@ fn a_changed_dependency_was_hidden_by_another_change() {
     shop.cli.ok("commit try");
     let options = "SELECT o.reloptions FROM pg_class c JOIN pg_class o ON o.oid = c.reltoastrelid WHERE c.relname = 'long'";
     assert_eq!(
-        shop.server.sql("shop", options),
+        shop.sql(options),
         "{autovacuum_enabled=false}"
     );
 }
@@ -110,7 +106,7 @@ fn a_changed_dependency_was_hidden_by_another_change() {
 #[test]
 fn what_may_not_be_read_was_released_as_expected() {
     let shop = Shop::new(true);
-    shop.server.sql("shop", CLERK);
+    shop.sql(CLERK);
     let url = shop.plan_of_clerk();
     inside(
         &url,
@@ -136,6 +132,6 @@ fn an_index_that_was_made_anew_stopped_every_commit() {
     has(&shown, ["items", "inserted loose"]);
     shop.cli.ok("commit try");
     let price = "SELECT price FROM items WHERE id = 1";
-    assert_eq!(shop.server.sql("shop", price), "5");
+    assert_eq!(shop.sql(price), "5");
     shop.assert_nothing_left();
 }

@@ -106,9 +106,7 @@ fn list_of(checkpoints: &Value) -> Vec<String> {
 #[test]
 fn statements_tables_and_rows_from_the_command_line() {
     let shop = Shop::new(true);
-    shop.server.sql(
-        "shop",
-        "CREATE TABLE kinds (a text, b int, j jsonb, n numeric, y bytea, t timestamptz, l int[], g int GENERATED ALWAYS AS (b * 2) STORED, \
+    shop.sql("CREATE TABLE kinds (a text, b int, j jsonb, n numeric, y bytea, t timestamptz, l int[], g int GENERATED ALWAYS AS (b * 2) STORED, \
          PRIMARY KEY (a, b)); \
          INSERT INTO kinds VALUES ('it''s', 1, '{\"k\": [1]}', 1.50, '\\x00ff', '2020-01-02 03:04:05Z', '{1,2}')",
     );
@@ -262,7 +260,7 @@ asyncio.run(orm())
     python(script, &[&url]);
     shop.cli.ok("commit try");
     let count = "SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM author), (SELECT count(*) FROM book)";
-    assert_eq!(shop.server.sql("shop", count), "40|6|10");
+    assert_eq!(shop.sql(count), "40|6|10");
     shop.assert_nothing_left();
 }
 
@@ -290,11 +288,7 @@ with transaction.atomic():
     django.run_inside(&shop.cli, &work);
     // A table that a migration altered is locked for all others until the commit.
     let known = "SELECT count(*) FROM django_migrations";
-    assert_eq!(
-        shop.server.sql("shop", known),
-        "1",
-        "nothing reached the original"
-    );
+    assert_eq!(shop.sql(known), "1", "nothing reached the original");
     // `\watch` repeats a statement until it is interrupted.
     let mut watch = Command::new("timeout");
     watch.args(["--signal=INT", "2", "psql", "-XAtq", "-d", &url]);
@@ -310,7 +304,7 @@ with transaction.atomic():
     shop.cli.ok("commit try");
     assert_eq!(django.run(CHECK), "a c d e\n");
     let sums = "SELECT (SELECT sum(price) FROM shop_item), (SELECT count(*) FROM shop_order)";
-    assert_eq!(shop.server.sql("shop", sums), "18|1");
+    assert_eq!(shop.sql(sums), "18|1");
     shop.assert_nothing_left();
 }
 
@@ -322,8 +316,7 @@ fn the_link_to_a_server_is_encrypted_as_sslmode_says() {
     let port = shop.server.encrypt();
     let dir = shop.server.socket();
     let file = |name: &str| dir.join(name).display().to_string();
-    shop.server
-        .sql("shop", "GRANT ALL ON ALL TABLES IN SCHEMA public TO app");
+    shop.sql("GRANT ALL ON ALL TABLES IN SCHEMA public TO app");
     let pass = shop.world.at("pass");
     write(&pass, format!("*:*:shop:app:{PASSWORD}\n"));
     chmod(&pass, 0o600);
@@ -443,7 +436,7 @@ fn a_database_that_nothing_isolates_is_the_database_itself() {
     shop.cli.ok(line);
     let there = || {
         let sql = "SELECT count(*), max(price) FROM items WHERE id IN (3, 19, 20)";
-        shop.server.sql("shop", sql)
+        shop.sql(sql)
     };
     assert_eq!(there(), "1|99");
     assert_eq!(shop.server.sql("other", "SELECT 1"), "1");

@@ -1,5 +1,8 @@
 //! SQLite databases: compared, merged and released row by row, by an independent client's word (`sqlite3`).
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::ChildStdout;
+
 use crate::*;
 
 /// What `sqlite3` says to statements; it must succeed.
@@ -14,6 +17,41 @@ pub(crate) fn sql(at: &Path, statements: &str) -> String {
         "{statements}: {said}"
     );
     String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
+}
+
+/// Runs a script in Python that is told a path; it must succeed.
+#[track_caller]
+pub(crate) fn python(script: &str, at: &Path) {
+    output_of(Command::new("python3").args(["-c", script]).arg(at));
+}
+
+/// A script in Python that was told a path, said its first line, and goes on until its input ends.
+pub(crate) struct Waiting {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Waiting {
+    #[track_caller]
+    pub(crate) fn new(script: &str, at: &Path) -> Self {
+        let mut python = Command::new("python3");
+        python.args(["-c", script]).arg(at).stdin(Stdio::piped());
+        let mut child = python.stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut said = BufReader::new(child.stdout.take().expect("it is piped"));
+        let first = said.read_line(&mut String::new());
+        assert!(first.is_ok_and(|count| count > 0), "it works");
+        Self { child, said }
+    }
+
+    /// Ends its input; what it said since.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).expect("it says it");
+        assert!(self.child.wait().is_ok_and(|status| status.success()));
+        rest
+    }
 }
 
 /// Everything that a command said.
@@ -326,11 +364,7 @@ fn trap_19_logs_hot_journals_and_the_settings_of_the_file() {
     let (world, cli, at) = unplanned(&format!("PRAGMA journal_mode = wal; {ORDERS}"));
     let script = "import os, sqlite3, sys
 c = sqlite3.connect(sys.argv[1]); c.execute(\"UPDATE orders SET status = 'logged'\"); c.commit(); os._exit(0)";
-    let died = Command::new("python3")
-        .args(["-c", script])
-        .arg(&at)
-        .status();
-    assert!(died.is_ok_and(|status| status.success()));
+    python(script, &at);
     let log = fs::read(world.at("data/app.db-wal")).expect("a log is left");
     let file = fs::read(&at).expect("it is there");
     cli.ok("plan create try --resource data/app.db");
@@ -358,11 +392,7 @@ c = sqlite3.connect(sys.argv[1]); c.execute(\"UPDATE orders SET status = 'logged
     let script = "import os, sqlite3, sys
 c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('PRAGMA cache_size = 1'); c.execute('BEGIN')
 c.execute(\"UPDATE wide SET v = 'torn!'\"); os._exit(0)";
-    let died = Command::new("python3")
-        .args(["-c", script])
-        .arg(&at)
-        .status();
-    assert!(died.is_ok_and(|status| status.success()));
+    python(script, &at);
     let torn = fs::read(&at).expect("it is there");
     assert!(
         torn.windows(5).any(|bytes| bytes == b"torn!") && world.at("data/app.db-journal").exists(),

@@ -1,6 +1,6 @@
 //! Databases that cannot be used, or not now: each is refused with the reason, and the original stays as it was.
 
-use crate::sqlite::{ORDERS, dump, inner, planned, sql, talk, unplanned};
+use crate::sqlite::{ORDERS, Waiting, dump, inner, planned, python, sql, talk, unplanned};
 use crate::*;
 
 // rule S4, S5
@@ -40,11 +40,7 @@ fn what_is_no_usable_database_is_refused_with_the_reason() {
     // What the application alone can order.
     let made = "import sqlite3, sys
 c = sqlite3.connect(sys.argv[1]); c.create_collation('own', lambda a, b: 0); c.execute('CREATE TABLE t (a TEXT COLLATE own PRIMARY KEY) WITHOUT ROWID'); c.commit()";
-    let status = Command::new("python3")
-        .args(["-c", made])
-        .arg(world.at("data/own.db"))
-        .status();
-    assert!(status.is_ok_and(|status| status.success()));
+    python(made, &world.at("data/own.db"));
     refused(&cli, "own.db", 1, "only its application can");
     assert_eq!(fs::read(&at).ok(), Some(whole));
 }
@@ -56,21 +52,11 @@ fn a_lock_that_is_never_released_is_not_waited_for_for_ever() {
     sql(&inner(&cli), "UPDATE orders SET total = 0");
     let script = "import sqlite3, sys
 c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN EXCLUSIVE'); print('held', flush=True); sys.stdin.read()";
-    let mut holder = Command::new("python3")
-        .args(["-c", script])
-        .arg(&at)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut word = [0; 5];
-    let mut said = holder.stdout.take().expect("it is piped");
-    std::io::Read::read_exact(&mut said, &mut word).expect("it holds the lock");
+    let holder = Waiting::new(script, &at);
     let refused = cli.run("commit try --json");
     let document: Value = serde_json::from_slice(&refused.stdout).expect("one document");
     assert_eq!(document["error"]["kind"], "busy", "{document}");
-    drop(holder.stdin.take());
-    holder.wait().expect("it ends");
+    holder.end();
     cli.ok("commit try");
     assert_eq!(sql(&at, "SELECT sum(total) FROM orders"), "0.0");
 }

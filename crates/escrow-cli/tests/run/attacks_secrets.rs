@@ -137,19 +137,7 @@ fn an_agent_finds_its_own_credentials() {
     lacks(&said, ["ANTHROPIC_API_KEY", "precious"]);
     let codex = usual.replace(".config", ".codex/auth.json .config") + "\n1\n";
     cli.says("run --rollback -- codex", codex.clone());
-    cli.says(
-        [
-            "run",
-            "--rollback",
-            "--agent",
-            "codex",
-            "--",
-            "sh",
-            "-c",
-            &script,
-        ],
-        codex,
-    );
+    cli.says(inside("run --rollback --agent codex", &script), codex);
     cli.says(
         "run --rollback --agent none -- claude",
         format!("{usual}\n0\n"),

@@ -64,13 +64,7 @@ fn a_command_below_the_top_of_a_project_gets_the_project() {
         );
         let ended = cli.run_in(
             top.join(here),
-            [
-                "run",
-                "--",
-                "sh",
-                "-c",
-                "pwd; touch /new; touch $OLDPWD/../x ../x",
-            ],
+            inside("run", "pwd; touch /new; touch $OLDPWD/../x ../x"),
         );
         assert!(
             ended.stdout_text().ends_with(&format!("/app/{here}\n")),

@@ -321,19 +321,8 @@ impl<'a> Inside<'a> {
             "for root; do cd \"$root\"; {}\nprintf '{MARK}'; done",
             later::LOOK
         );
-        let words = [
-            "-q",
-            "run",
-            "--no-scratch",
-            "--plan",
-            name,
-            "--",
-            "sh",
-            "-ec",
-            &script,
-            "-",
-        ];
-        let mut line: Vec<OsString> = words.map(Into::into).into();
+        let mut line = format!("-q run --no-scratch --plan {name} -- sh -ec").words();
+        line.extend([script.into(), "-".into()]);
         line.extend(
             members
                 .iter()
