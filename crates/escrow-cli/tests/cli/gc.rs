@@ -375,10 +375,9 @@ fn a_gc_is_killed_here_and_there() {
 // rule C17
 #[test]
 fn a_gc_meets_an_error_here_and_there() {
-    if require_stepper() {
-        sweep(Fault::Once(5), 13);
-        sweep(Fault::Forever(28), 17);
-    }
+    need!(require_stepper());
+    sweep(Fault::Once(5), 13);
+    sweep(Fault::Forever(28), 17);
 }
 
 #[test]

@@ -208,12 +208,11 @@ fn assert_cleanup_repeats<T>(make: impl Fn() -> (World, Cli, T)) {
 // rule P6
 #[test]
 fn a_killed_cleanup_of_a_commit_could_not_be_repeated() {
-    if require_stepper() {
-        assert_cleanup_repeats(|| {
-            let (world, cli) = two("overlay");
-            (world, cli, ())
-        });
-    }
+    need!(require_stepper());
+    assert_cleanup_repeats(|| {
+        let (world, cli) = two("overlay");
+        (world, cli, ())
+    });
 }
 
 // rule P6

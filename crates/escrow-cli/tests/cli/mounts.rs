@@ -119,9 +119,7 @@ fn a_mount_that_is_away_is_not_replaced_by_the_directory_below() {
 // rule C1, C15, F1
 #[test]
 fn what_an_image_brought_is_committed_and_undone() {
-    if !require_root("a mount") {
-        return;
-    }
+    need!(require_root("a mount"));
     for user in [false, true] {
         let world = World::new();
         let disk = world.dir("disk");

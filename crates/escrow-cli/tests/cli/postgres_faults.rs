@@ -150,9 +150,7 @@ fn a_commit_whose_link_or_server_fails_is_one_thing() {
 // rule C4, Q3, Q8
 #[test]
 fn a_commit_that_fails_takes_the_prepared_transaction_back() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let shop = Shop::new(true);
     let url = shop.plan_both("try");
     put(&shop.cli, "try app a.txt", "uno\n");

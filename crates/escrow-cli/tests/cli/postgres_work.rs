@@ -12,9 +12,7 @@ use crate::*;
 // rule R1, R3
 #[test]
 fn a_return_to_a_checkpoint_drops_the_later_ones_and_says_so() {
-    if !require_stepper() {
-        return;
-    }
+    need!(require_stepper());
     let shop = Shop::new(true);
     let url = shop.plan_both("try");
     let work = |number: u32| {

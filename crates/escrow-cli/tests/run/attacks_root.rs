@@ -8,9 +8,7 @@ use crate::*;
 /// Root owns the nodes of disks, wherever they lie, and a read-only mount does not close them.
 #[test]
 fn a_disk_cannot_be_written_through_a_node_elsewhere() {
-    let Some(disk) = LoopFs::new(Fs::Ext4, 16) else {
-        return;
-    };
+    let disk = need!(LoopFs::new(Fs::Ext4, 16));
     let scene = Scene::new("overlay");
     write(disk.path().join("file"), "precious\n");
     let device = Command::new("findmnt")
@@ -65,9 +63,7 @@ pub(crate) fn user_of(scene: &Scene) -> Cli {
 // attack D1
 #[test]
 fn d1_a_setuid_program_of_the_machine_has_no_effect() {
-    if !require_root("programs that change the user") {
-        return;
-    }
+    need!(require_root("programs that change the user"));
     let scene = Scene::new("overlay");
     let tools = scene.world.dir("tools");
     compile(&tools, "who", WHO);
@@ -108,9 +104,7 @@ int main(void) {
 /// Areas of sandboxes lie beside their originals where the state is on another file system.
 #[test]
 fn areas_beside_their_originals_are_hidden() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
-        return;
-    };
+    let fs = need!(LoopFs::new(Fs::Ext4, 32));
     let there = World::under(fs.path());
     let (app, _) = (there.dir("app"), there.dir("other"));
     write(app.join("a.txt"), "one\n");
@@ -157,9 +151,7 @@ fn areas_beside_their_originals_are_hidden() {
 /// is released has no more power than before.
 #[test]
 fn root_changes_files_of_others_in_the_sandbox_only() {
-    if !require_root("files of another user") {
-        return;
-    }
+    need!(require_root("files of another user"));
     let make = "mkdir -m 0700 theirs; echo theirs > theirs/file; chmod 0600 theirs/file; chown -R 54321:54321 theirs";
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| drop(sh(app, make)));
@@ -187,9 +179,7 @@ fn root_changes_files_of_others_in_the_sandbox_only() {
 // attack B11
 #[test]
 fn b11_devices_that_are_links() {
-    if !require_root("a /dev of its own") {
-        return;
-    }
+    need!(require_root("a /dev of its own"));
     let scene = Scene::new("overlay");
     let trap = scene.world.dir("trap");
     write(trap.join("null"), "precious\n");
@@ -235,9 +225,7 @@ fn d41_root_read_the_traces_of_the_kernel() {
 /// The socket for questions is made in a `/run` that no other process sees.
 #[test]
 fn no_socket_is_left_in_a_run_that_can_be_written() {
-    if !require_root("the machine's /run") {
-        return;
-    }
+    need!(require_root("the machine's /run"));
     let (_world, cli) = world();
     let listed = || -> Vec<_> {
         let entries = fs::read_dir("/run").expect("it is there");
@@ -254,9 +242,7 @@ fn no_socket_is_left_in_a_run_that_can_be_written() {
 /// `ssh` refuses parts of its configuration that belong to neither root nor the user.
 #[test]
 fn parts_of_the_configuration_of_ssh_belong_to_the_user() {
-    if !require_root("a configuration of the machine") {
-        return;
-    }
+    need!(require_root("a configuration of the machine"));
     let scene = Scene::new("overlay");
     let setup = "mkdir -p /etc/ssh/ssh_config.d; mount -t tmpfs none /etc/ssh/ssh_config.d
         echo 'Host one' > /etc/ssh/ssh_config.d/one.conf; exec \"$0\" \"$@\"";

@@ -15,9 +15,7 @@ const SETUP: &str = r#"
 
 #[test]
 fn commands_run_in_a_container_and_are_committed_there() {
-    if !require_root("mounts of its own") {
-        return;
-    }
+    need!(require_root("mounts of its own"));
     let (world, cli) = world();
     let home = world.dir("user-home");
     sh(world.path(), "mkdir mnt vol; mkdir user-home/.cache");
@@ -61,9 +59,7 @@ fn commands_run_in_a_container_and_are_committed_there() {
 /// What is mounted in a project is no part of it. Root lays a layer around it; an ordinary user is told why there is a copy.
 #[test]
 fn a_mount_in_the_project_is_seen_and_not_written() {
-    if !require_root("a mount") {
-        return;
-    }
+    need!(require_root("a mount"));
     let lay =
         "mkdir mounted; mount -t tmpfs none mounted; echo y > mounted/file; exec \"$0\" \"$@\"";
     let outer = ["unshare", "-m", "sh", "-euc", lay];
@@ -99,9 +95,7 @@ fn a_mount_in_the_project_is_seen_and_not_written() {
 /// Root mounts something below a home directory; its user can run commands all the same.
 #[test]
 fn a_mount_below_the_home_directory_is_no_obstacle() {
-    if !require_root("a mount") {
-        return;
-    }
+    need!(require_root("a mount"));
     let (world, cli) = world();
     let home = world.dir("user-home");
     sh(

@@ -272,7 +272,6 @@ pub(crate) fn losses(form: Form) -> Figures {
 // rule C1, C3, C4, C6, X1
 #[test]
 fn a_directory_a_database_and_a_bucket_are_never_mixed_whatever_is_killed() {
-    if require_stepper() {
-        losses(Form::Bounded).settle("a directory, SQLite and S3", 7);
-    }
+    need!(require_stepper());
+    losses(Form::Bounded).settle("a directory, SQLite and S3", 7);
 }

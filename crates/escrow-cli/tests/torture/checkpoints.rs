@@ -468,16 +468,14 @@ pub(crate) fn finds_dark(act: Act, bug: &'static str) -> Option<(String, usize)>
 
 #[test]
 fn checkpoint_restore_fork_and_gc_killed() {
-    if require_stepper() {
-        kills(Form::Bounded).settle("checkpoint, restore, fork and gc, killed", 62);
-    }
+    need!(require_stepper());
+    kills(Form::Bounded).settle("checkpoint, restore, fork and gc, killed", 62);
 }
 
 #[test]
 fn checkpoint_restore_fork_and_gc_meet_errors() {
-    if require_stepper() {
-        errors(Form::Bounded).settle("checkpoint, restore, fork and gc, errors", 46);
-    }
+    need!(require_stepper());
+    errors(Form::Bounded).settle("checkpoint, restore, fork and gc, errors", 46);
 }
 
 #[test]

@@ -203,7 +203,6 @@ pub(crate) fn kills(form: Form) -> Figures {
 // rule C1, C3, C17, C18, C19, Q8
 #[test]
 fn a_clone_killed_anywhere_leaves_nothing_behind() {
-    if require_stepper() {
-        kills(Form::Bounded).settle("clones of a database, killed", 2);
-    }
+    need!(require_stepper());
+    kills(Form::Bounded).settle("clones of a database, killed", 2);
 }

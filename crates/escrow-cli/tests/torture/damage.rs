@@ -238,7 +238,6 @@ pub(crate) fn finds(bug: &'static str) -> Option<(String, usize)> {
 // rule P6, C6
 #[test]
 fn work_that_was_never_released_outlives_a_damaged_store() {
-    if require_stepper() {
-        losses(Form::Bounded).settle("damaged stores", 40);
-    }
+    need!(require_stepper());
+    losses(Form::Bounded).settle("damaged stores", 40);
 }

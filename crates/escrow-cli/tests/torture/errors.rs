@@ -133,14 +133,12 @@ pub(crate) fn syncs(form: Form) -> Figures {
 
 #[test]
 fn every_call_fails() {
-    if require_stepper() {
-        errors(Form::Bounded).settle("errors at every call", 300);
-    }
+    need!(require_stepper());
+    errors(Form::Bounded).settle("errors at every call", 300);
 }
 
 #[test]
 fn every_sync_fails_and_none_is_tried_again() {
-    if require_stepper() {
-        syncs(Form::Bounded).settle("failing syncs", 60);
-    }
+    need!(require_stepper());
+    syncs(Form::Bounded).settle("failing syncs", 60);
 }

@@ -112,7 +112,6 @@ pub(crate) fn kills(form: Form) -> Figures {
 // rule C1, C3, C18, C19, Q8
 #[test]
 fn a_commit_of_four_kinds_killed_anywhere_is_one_thing() {
-    if require_stepper() {
-        kills(Form::Bounded).settle("four kinds of members, killed", 8);
-    }
+    need!(require_stepper());
+    kills(Form::Bounded).settle("four kinds of members, killed", 8);
 }

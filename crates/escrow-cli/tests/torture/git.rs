@@ -295,17 +295,15 @@ pub(crate) fn cuts(form: Form) -> Option<Figures> {
 // rule C1, C3
 #[test]
 fn git_killed_anywhere() {
-    if require_stepper() {
-        kills(Form::Bounded).settle("git: kills", 25);
-    }
+    need!(require_stepper());
+    kills(Form::Bounded).settle("git: kills", 25);
 }
 
 // rule C4
 #[test]
 fn git_with_errors_anywhere() {
-    if require_stepper() {
-        errors(Form::Bounded).settle("git: errors", 12);
-    }
+    need!(require_stepper());
+    errors(Form::Bounded).settle("git: errors", 12);
 }
 
 // rule C3

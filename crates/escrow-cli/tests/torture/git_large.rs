@@ -142,7 +142,6 @@ pub(crate) fn kills(form: Form) -> Figures {
 
 #[test]
 fn a_repository_with_a_past() {
-    if require_stepper() {
-        kills(Form::Bounded).settle("git: a large repository", 4);
-    }
+    need!(require_stepper());
+    kills(Form::Bounded).settle("git: a large repository", 4);
 }

@@ -239,35 +239,30 @@ fn goal(points: usize) -> usize {
 
 #[test]
 fn a_commit_killed_at_every_call() {
-    if require_stepper() {
-        kills(Form::Bounded, Verb::Commit).settle("commit, killed at every call", goal(280));
-    }
+    need!(require_stepper());
+    kills(Form::Bounded, Verb::Commit).settle("commit, killed at every call", goal(280));
 }
 
 #[test]
 fn an_undo_killed_at_every_call() {
-    if require_stepper() {
-        kills(Form::Bounded, Verb::Undo).settle("undo, killed at every call", goal(140));
-    }
+    need!(require_stepper());
+    kills(Form::Bounded, Verb::Undo).settle("undo, killed at every call", goal(140));
 }
 
 #[test]
 fn a_recover_killed_at_every_call() {
-    if require_stepper() {
-        kills(Form::Bounded, Verb::Recover).settle("recover, killed at every call", goal(170));
-    }
+    need!(require_stepper());
+    kills(Form::Bounded, Verb::Recover).settle("recover, killed at every call", goal(170));
 }
 
 #[test]
 fn a_recover_killed_after_a_killed_commit() {
-    if require_stepper() {
-        pairs(Form::Bounded).settle("commit killed, then recover killed", 270);
-    }
+    need!(require_stepper());
+    pairs(Form::Bounded).settle("commit killed, then recover killed", 270);
 }
 
 #[test]
 fn a_write_that_is_half_done() {
-    if require_stepper() {
-        tears(Form::Bounded).settle("torn writes", 60);
-    }
+    need!(require_stepper());
+    tears(Form::Bounded).settle("torn writes", 60);
 }

@@ -487,17 +487,15 @@ pub(crate) fn finds(first: PlanVerb, bug: &'static str) -> Option<(String, usize
 // rule C1, C3, C6, C10, P6
 #[test]
 fn any_verb_after_any_verb_that_was_killed() {
-    if require_stepper() {
-        kills(Form::Bounded).settle("any verb killed, then any verb", 130);
-    }
+    need!(require_stepper());
+    kills(Form::Bounded).settle("any verb killed, then any verb", 130);
 }
 
 // rule C1, C4, C6, C10
 #[test]
 fn any_verb_after_any_verb_that_met_an_error() {
-    if require_stepper() {
-        errors(Form::Bounded).settle("any verb with an error, then any verb", 70);
-    }
+    need!(require_stepper());
+    errors(Form::Bounded).settle("any verb with an error, then any verb", 70);
 }
 
 // rule C1, C3

@@ -8,20 +8,14 @@
 //! - it goes on from there: the part is released, taken back, and released again; then the rest makes it whole;
 //! - after `cleanup` nothing is left.
 
-use escrow_testkit::Fault;
-use escrow_testkit::signature::{Ignore, Kind as Entry, Sig, differences, signature};
-use escrow_testkit::stepper::{Run, Step, require_stepper};
+use escrow_testkit::signature::Kind as Entry;
 
 use crate::checker::leftovers;
 use crate::door::Door;
 use crate::errors::{ALL, SOME};
-use crate::form::Form;
-use crate::kills::WRITES;
-use crate::point::{Verdict, known_listing};
-use crate::scenario::Kind::{Copy, Cow, Overlay};
-use crate::scenario::Scenario;
-use crate::subject::{Member, PLAN, Subject};
-use crate::sweep::{self, Figures, Trial};
+use crate::point::known_listing;
+use crate::subject::Member;
+use crate::*;
 
 /// What is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -292,7 +286,6 @@ pub(crate) fn turns(form: Form) -> Vec<impl Trial> {
 // rule C1, C3, C4, C6
 #[test]
 fn a_part_is_released_and_taken_back_under_faults() {
-    if require_stepper() {
-        faults(Form::Bounded).settle("a part, killed, torn, with errors", 100);
-    }
+    need!(require_stepper());
+    faults(Form::Bounded).settle("a part, killed, torn, with errors", 100);
 }

@@ -272,17 +272,15 @@ pub(crate) fn races(form: Form) -> Figures {
 // rule C1, C3, Q8
 #[test]
 fn sqlite_killed_anywhere() {
-    if require_stepper() {
-        kills(Form::Bounded).settle("sqlite: kills", 15);
-    }
+    need!(require_stepper());
+    kills(Form::Bounded).settle("sqlite: kills", 15);
 }
 
 // rule C4, C6, C12, Q3
 #[test]
 fn sqlite_with_errors_anywhere() {
-    if require_stepper() {
-        errors(Form::Bounded).settle("sqlite: errors", 10);
-    }
+    need!(require_stepper());
+    errors(Form::Bounded).settle("sqlite: errors", 10);
 }
 
 // rule C3

@@ -211,7 +211,6 @@ pub(crate) fn finds(bug: &'static str) -> Option<(String, usize)> {
 // rule C3, C17
 #[test]
 fn a_sandbox_that_cannot_be_removed_shares_nothing_with_an_original() {
-    if require_stepper() {
-        removals(Form::Bounded).settle("removals that fail, then gc and undo", 40);
-    }
+    need!(require_stepper());
+    removals(Form::Bounded).settle("removals that fail, then gc and undo", 40);
 }
