@@ -95,10 +95,7 @@ fn a_changed_dependency_was_hidden_by_another_change() {
     assert_eq!(paths.len(), 7, "and nothing twice: {paths:?}");
     shop.cli.ok("commit try");
     let options = "SELECT o.reloptions FROM pg_class c JOIN pg_class o ON o.oid = c.reltoastrelid WHERE c.relname = 'long'";
-    assert_eq!(
-        shop.sql(options),
-        "{autovacuum_enabled=false}"
-    );
+    assert_eq!(shop.sql(options), "{autovacuum_enabled=false}");
 }
 
 /// What this role may not read was not bound by the digest.
