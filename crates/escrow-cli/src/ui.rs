@@ -554,8 +554,8 @@ impl<W: Write> PatchPainter<W> {
             [b'+', b'+', b'+', b' ', ..] | [b'-', b'-', b'-', b' ', ..] | [b'd', ..] => {
                 Some(Tone::Strong)
             }
-            [b'+', ..] => Some(Tone::Good),
-            [b'-', ..] => Some(Tone::Bad),
+            [b'+', ..] | [b'#', b' ', b'+', b' ', ..] => Some(Tone::Good),
+            [b'-', ..] | [b'#', b' ', b'-', b' ', ..] => Some(Tone::Bad),
             [b'@', ..] => Some(Tone::Careful),
             [b'#', ..] => Some(Tone::Faint),
             _ => None,

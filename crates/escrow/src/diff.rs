@@ -1,6 +1,7 @@
 //! A diff as text: a listing, a summary, or a patch that `patch -p1` and `git apply` take.
 
 mod binary;
+mod described;
 mod renames;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -11,10 +12,10 @@ use similar::TextDiff;
 use crate::error::{Error, Result};
 use crate::model::hunks::{HunkRange, is_divisible, lines};
 use crate::model::{
-    Change, ChangeKind, ChangedField, ChosenHunks, Detail, DiffView, EntryInfo, EntryKind,
-    ResourcePath,
+    Change, ChangeKind, ChangedField, ChosenHunks, DiffView, EntryInfo, EntryKind, ResourcePath,
 };
 
+pub use described::described;
 pub use renames::{Rename, renames};
 
 /// A file above this size is named in a patch, not shown.
@@ -131,7 +132,8 @@ pub fn name_only(view: &DiffView, to: &mut dyn Write) -> Result<()> {
 /// The changes as a unified patch in git's form.
 ///
 /// Text is shown line by line; what is binary or very large is named with its sizes. Owners and
-/// attributes have no place in a patch: they are named on a line of their own.
+/// attributes have no place in a patch: they are named on a line of their own. Rows, definitions and everything else that is no
+/// file stand on lines that begin with `#`, in full.
 pub fn patch(
     view: &DiffView,
     contents: &dyn VersionContents,
@@ -152,9 +154,12 @@ pub fn patch(
             ChangeKind::Deleted if moved.contains(&change.path) => {}
             ChangeKind::TypeChanged => {
                 let path = || change.path.clone();
-                if let (Some(old), Some(new)) = (&change.old, &change.new) {
-                    one(&Change::deleted(path(), old.clone()), to)?;
-                    one(&Change::added(path(), new.clone()), to)?;
+                match (&change.old, &change.new) {
+                    (Some(old), Some(new)) => {
+                        one(&Change::deleted(path(), old.clone()), to)?;
+                        one(&Change::added(path(), new.clone()), to)?;
+                    }
+                    _ => one(change, to)?,
                 }
             }
             _ => one(change, to)?,
@@ -253,10 +258,9 @@ fn one(
     let change = moved.as_ref().unwrap_or(change);
     let before = rename.map_or(&change.path, |rename| &rename.from);
     let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(Error::Output);
-    if let Detail::Row(row) = &change.detail {
-        // A row has no place in a patch of files.
-        let line = format!("# {}: {} -> {}\n", change.path, row.before, row.after);
-        return write(line.as_bytes());
+    // What is no file has no place in a patch of files, but nothing that is released is left out.
+    if let Some(remarks) = described::remarks(change, options.context) {
+        return write(remarks.as_bytes());
     }
     for remark in remarks(change) {
         write(format!("# {remark}: {}\n", change.path).as_bytes())?;

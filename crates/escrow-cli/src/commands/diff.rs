@@ -334,7 +334,7 @@ fn stat(
             let word = if rename.copied { "copied" } else { "renamed" };
             let word = paint(Tone::Careful, &format!("{word:<8}"));
             let same = paint(Tone::Faint, &format!("{}% the same", rename.similarity));
-            let (from, to) = (&rename.from, &change.path);
+            let (from, to) = (shown_path(&rename.from), shown_path(&change.path));
             ui.line(&format!("  {word}  {from} → {to}  {same}"));
             continue;
         }
@@ -367,8 +367,7 @@ fn stat(
             counted += 1;
             detail = format!("+{plus} -{minus}, {detail}");
         }
-        let lines = lines(change);
-        let path = format!("{}{slash}", change.path);
+        let path = format!("{}{slash}", shown_path(&change.path));
         match detail.is_empty() {
             true => ui.line(&format!("  {word}  {path}")),
             false => ui.line(&format!(
@@ -376,7 +375,7 @@ fn stat(
                 paint(Tone::Faint, &detail)
             )),
         }
-        for line in lines {
+        for line in diff::described(change, diff::CONTEXT) {
             ui.line(&format!("            {}", paint(Tone::Faint, &line)));
         }
     }
@@ -428,43 +427,64 @@ impl Rows {
     }
 }
 
+/// A path that ends where it seems to: what follows it on a line follows two spaces.
+fn shown_path(path: &ResourcePath) -> String {
+    let text = path.to_string().replace("  ", " \\x20");
+    match text.strip_suffix(' ') {
+        Some(text) => format!("{text}\\x20"),
+        None => text,
+    }
+}
+
+/// How much of a value is shown.
+const VALUE: usize = 60;
+
+/// A value as SQL writes it; after one that is not shown to its end follows `…`.
+fn value(value: &Value) -> String {
+    let cut = |text: &str| match text.char_indices().nth(VALUE) {
+        Some((end, _)) => (text[..end].to_owned(), "…"),
+        None => (text.to_owned(), ""),
+    };
+    let quoted = |open: &str, text: &str| {
+        let (text, more) = cut(text);
+        format!("{open}{}'{more}", text.replace('\'', "''"))
+    };
+    let special = |key: &str| value.as_object().and_then(|object| object.get(key));
+    match (value, special("$bytes"), special("$blob")) {
+        (Value::String(text), ..) => quoted("'", text),
+        (Value::Null, ..) => "NULL".to_owned(),
+        (_, Some(count), _) => format!("({count} bytes)"),
+        (_, _, Some(Value::String(hex))) => quoted("x'", hex),
+        _ => {
+            let (text, more) = cut(&value.to_string());
+            format!("{text}{more}")
+        }
+    }
+}
+
+/// The name of a column: as SQL takes it, unless it is a plain word.
+fn column(name: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || c == '_';
+    match !name.is_empty() && name.chars().all(plain) {
+        true => name.to_owned(),
+        false => format!("\"{}\"", name.replace('"', "\"\"")),
+    }
+}
+
 /// What a row becomes, column by column.
 fn columns(row: &escrow::model::RowDetail) -> String {
-    let text = |value: &Value| match value {
-        Value::String(text) => format!("'{text}'"),
-        Value::Null => "NULL".to_owned(),
-        Value::Object(object) => match (object.get("$bytes"), object.get("$blob")) {
-            (Some(count), _) => format!("({count} bytes)"),
-            (_, Some(Value::String(hex))) => format!("x'{hex}'"),
-            _ => value.to_string(),
-        },
-        other => other.to_string(),
-    };
-    let short = |value: &Value| {
-        let text = text(value);
-        match text.char_indices().nth(60) {
-            Some((end, _)) => format!("{}…", &text[..end]),
-            None => text,
+    let one = |name: &String| {
+        let (before, after) = (row.before.get(name), row.after.get(name));
+        let name = column(name);
+        match (before, after) {
+            (Some(before), Some(after)) => format!("{name} {} → {}", value(before), value(after)),
+            (Some(one), None) | (None, Some(one)) => format!("{name} {}", value(one)),
+            (None, None) => name,
         }
-    };
-    let one = |name: &String| match (row.before.get(name), row.after.get(name)) {
-        (Some(before), Some(after)) => format!("{name} {} → {}", short(before), short(after)),
-        (Some(value), None) | (None, Some(value)) => format!("{name} {}", short(value)),
-        (None, None) => name.clone(),
     };
     let named = row.after.as_object().or(row.before.as_object());
     let parts = named.into_iter().flat_map(|values| values.keys().map(one));
     parts.collect::<Vec<_>>().join(", ")
-}
-
-/// What the strategy says of a change that is no file's, line by line.
-fn lines(change: &Change) -> Vec<String> {
-    let Detail::Opaque { detail } = &change.detail else {
-        return Vec::new();
-    };
-    let said = detail.get("lines").and_then(Value::as_array);
-    let said = said.into_iter().flatten().filter_map(Value::as_str);
-    said.map(|line| escape(line.as_bytes())).collect()
 }
 
 /// What is worth knowing of a change beside its path.

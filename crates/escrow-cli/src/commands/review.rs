@@ -559,8 +559,8 @@ fn painted(line: &str) -> Line<'static> {
         [b'+', b'+', ..] | [b'-', b'-', ..] | [b'd', ..] => {
             Style::new().add_modifier(Modifier::BOLD)
         }
-        [b'+', ..] => Style::new().fg(Color::Green),
-        [b'-', ..] => Style::new().fg(Color::Red),
+        [b'+', ..] | [b'#', b' ', b'+', b' ', ..] => Style::new().fg(Color::Green),
+        [b'-', ..] | [b'#', b' ', b'-', b' ', ..] => Style::new().fg(Color::Red),
         [b'@', ..] => Style::new().fg(Color::Yellow),
         _ => Style::new(),
     };

@@ -68,6 +68,7 @@ mod sqlite_attacks;
 mod sqlite_bad;
 mod sqlite_clients;
 mod sqlite_held;
+mod sqlite_shown;
 mod squash;
 mod support;
 mod trust;

@@ -40,6 +40,29 @@ impl Shop {
     }
 }
 
+#[test]
+fn a_patch_hid_a_changed_function_that_the_digest_covers() {
+    let shop = Shop::with_clones(true);
+    let function = |body: &str| {
+        let text = "CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE plpgsql AS";
+        format!("{text} $$\nBEGIN\n  -- one\n  {body}\nEND\n$$")
+    };
+    shop.server.sql("shop", &function("RETURN 1;"));
+    let url = shop.clone_plan("try");
+    inside(&url, &function("RETURN 2;"));
+    inside(&url, "CREATE INDEX by_name ON items (name)");
+    for form in ["--patch", "--word-diff", "-r shop --patch"] {
+        let patch = shop.cli.ok(format!("diff try {form}"));
+        has(
+            &patch,
+            [
+                "\n# -   RETURN 1;\n# +   RETURN 2;\n",
+                "\n# + CREATE INDEX by_name ON ",
+            ],
+        );
+    }
+}
+
 // rule C1, Q1, Q4, Q8
 #[test]
 fn rows_and_definitions_of_a_clone_are_released_with_the_files() {

@@ -17,9 +17,37 @@ fn is_hostile(c: char) -> bool {
             | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
+/// Characters that a reader takes for a space, or does not see: two names that differ in them look alike.
+fn is_invisible(c: char) -> bool {
+    (c.is_whitespace() && c != ' ')
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{206a}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+fn is_plain(c: char) -> bool {
+    !is_hostile(c) && !is_invisible(c)
+}
+
 /// The bytes as one line of text; what is not plain becomes `\xNN`, a backslash `\\`.
 pub fn escape(bytes: &[u8]) -> String {
-    written(bytes, is_hostile, "\\\\")
+    written(bytes, |c| !is_plain(c), "\\\\")
+}
+
+/// JSON on one line, which is the same document; what is not plain in a text of it becomes `\uNNNN`.
+pub(crate) fn escape_json(json: &serde_json::Value) -> String {
+    let mut text = String::new();
+    for c in json.to_string().chars() {
+        match is_plain(c) {
+            true => text.push(c),
+            false => {
+                let units = c.encode_utf16(&mut [0; 2]).to_vec();
+                text.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+            }
+        }
+    }
+    text
 }
 
 fn push_hex(text: &mut String, bytes: &[u8]) {
@@ -38,7 +66,7 @@ pub fn harmless(bytes: &[u8]) -> String {
 /// Words that another process chose, as a part of one line: no tab and no line end stays either, so that no
 /// process's words look like another line. It does not come back.
 pub fn one_line(text: &str) -> String {
-    written(text.as_bytes(), is_hostile, "\\")
+    written(text.as_bytes(), |c| !is_plain(c), "\\")
 }
 
 /// Bytes as text: what is hostile, and what is no UTF-8, as `\xNN`.
@@ -151,10 +179,10 @@ mod tests {
     #[test]
     fn any_bytes_come_back_and_none_can_fool_a_terminal() {
         let every: Vec<u8> = (0..=255).collect();
-        let odd = "a\u{202e}b\\x41\n\u{1b}[2J ü".as_bytes();
+        let odd = "a\u{202e}b\\x41\n\u{1b}[2J ü\u{a0}\u{3000}\u{ad}\u{fe0f}".as_bytes();
         for bytes in [every.as_slice(), odd, b"", b"plain name"] {
             let text = escape(bytes);
-            assert!(!text.chars().any(is_hostile), "{text}");
+            assert!(text.chars().all(is_plain), "{text}");
             assert_eq!(unescape(&text).as_deref(), Some(bytes));
         }
         assert_eq!(escape(b"plain name"), "plain name");
@@ -167,6 +195,17 @@ mod tests {
             "a\\x0a2026 done\\x09b\\x1b[2J ü"
         );
         assert_eq!(harmless(b"a\n\tb\x1b"), "a\n\tb\\x1b");
+    }
+
+    #[test]
+    fn json_with_escapes_is_the_same_document() {
+        let json = serde_json::json!({"a\u{a0}": "\u{202e}\n\u{e0041} ü \\"});
+        let text = escape_json(&json);
+        assert!(text.chars().all(is_plain), "{text}");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).ok(),
+            Some(json)
+        );
     }
 
     #[test]

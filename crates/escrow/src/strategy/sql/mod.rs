@@ -288,14 +288,12 @@ pub(super) fn text_change(
         (_, None) => ChangeKind::Deleted,
         _ => ChangeKind::Modified,
     };
-    let line = |sign: &str, text: Option<&str>| {
-        let text = text.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
-        text.map(|text| format!("{sign} {text}"))
+    let lines = |sign: &str, text: Option<&str>| {
+        let lines = text.into_iter().flat_map(|text| text.split('\n'));
+        let lines = lines.map(|line| format!("{sign} {line}"));
+        lines.collect::<Vec<_>>()
     };
-    let lines: Vec<String> = [line("-", old), line("+", new)]
-        .into_iter()
-        .flatten()
-        .collect();
+    let lines = [lines("-", old), lines("+", new)].concat();
     let detail = json!({"what": what, "before": old, "after": new, "lines": lines});
     Change::opaque(path, kind, detail)
 }

@@ -1,0 +1,117 @@
+//! What a diff of a database shows is what a commit of it releases, and no two changes look alike.
+
+use crate::sqlite::{inner, planned, sql};
+use crate::*;
+
+const ACCT: &str = "CREATE TABLE acct (id INTEGER PRIMARY KEY, owner TEXT, bal INT);
+    INSERT INTO acct VALUES (1, 'ann', 5), (2, 'ann', 5);
+    CREATE VIEW rich AS SELECT 1;";
+
+/// What a form of the diff shows, without the digest.
+fn shown(cli: &Cli, form: &str) -> String {
+    cli.ok(format!("diff try -q {form}"))
+}
+
+#[test]
+fn a_patch_hid_changed_definitions_that_the_digest_covers() {
+    let (world, cli, _) = planned(ACCT);
+    sql(
+        &inner(&cli),
+        "CREATE TRIGGER tg AFTER INSERT ON acct BEGIN\n  UPDATE acct SET bal = 0;\nEND; CREATE INDEX by_owner ON acct (owner);
+         DROP VIEW rich; PRAGMA user_version = 4; UPDATE acct SET bal = 6 WHERE id = 1;",
+    );
+    let wanted = "# acct/index:by_owner: index added\n\
+        # + CREATE INDEX by_owner ON acct (owner)\n\
+        # acct/trigger:tg: trigger added\n\
+        # + CREATE TRIGGER tg AFTER INSERT ON acct BEGIN\n\
+        # +   UPDATE acct SET bal = 0;\n\
+        # + END\n";
+    for form in ["--patch", "--word-diff", "--binary", "--patch -U0"] {
+        let patch = shown(&cli, form);
+        assert!(patch.contains(wanted), "{form}: {patch}");
+        let setting = "# pragma:user_version: setting changed\n# - 0\n# + 4\n";
+        let view = "# rich: view deleted\n# - CREATE VIEW rich AS SELECT 1\n";
+        let row = "# acct/1: {\"bal\":5} -> {\"bal\":6}\n";
+        for part in [setting, view, row] {
+            assert!(patch.contains(part), "{form}: {patch}");
+        }
+        let every = cli.ok("diff try --name-only");
+        for path in every.lines() {
+            assert!(patch.contains(&format!("# {path}: ")), "{path}: {patch}");
+        }
+    }
+    // Tools that take a patch skip what is no file.
+    let patch = shown(&cli, "--patch");
+    let file =
+        "diff --git a/f b/f\nnew file mode 100644\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+x\n";
+    write(world.at("p"), format!("{patch}{file}{patch}"));
+    let dir = world.dir("plain");
+    let mut git = Command::new("git");
+    git.current_dir(&dir).args(["apply", "../p"]);
+    let out = git.output().expect("git starts");
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(read(dir.join("f")), "x\n");
+    let list = cli.ok("diff try");
+    assert!(
+        list.contains("            +   UPDATE acct SET bal = 0;\n"),
+        "{list}"
+    );
+}
+
+#[test]
+fn two_changes_that_differ_looked_the_same_in_a_diff() {
+    let (_world, cli, _) = planned(ACCT);
+    let view = |body: &str| {
+        format!("DROP VIEW rich; CREATE VIEW rich AS {body}; UPDATE acct SET owner = 'x'")
+    };
+    let owner = |text: &str| format!("UPDATE acct SET owner = {text} WHERE id = 1");
+    let changes = [
+        view("select 2 -- as\n y from acct"),
+        view("select 2\n -- as y\n from acct"),
+        view("select '2 3'"),
+        view("select '2\u{a0}3'"),
+        view("select '2\t3'"),
+        view("select '2\n3'"),
+        view("select '2\r\n3'"),
+        view("select '2  3'"),
+        view("select '2\u{202e}3'"),
+        owner("'ann'' → ''bob'"),
+        owner("'ann'"),
+        owner("'bob'"),
+        owner("'a b'"),
+        owner("'a\u{a0}b'"),
+        owner("'a\u{200b}b'"),
+        owner("'a\nb'"),
+        owner("'a\\nb'"),
+        owner("'a\\x0ab'"),
+        owner("'bob'', bal 5 → ''7'"),
+        owner("x'61'"),
+        owner("'x''61'"),
+        owner("NULL"),
+        owner("'NULL'"),
+        "ALTER TABLE acct RENAME owner TO \"owner 'ann' → 'bob', bal\"".to_owned(),
+        "ALTER TABLE acct RENAME TO \"acct/1  owner\"".to_owned(),
+    ];
+    for form in ["", "--patch", "--word-diff"] {
+        let mut all = Vec::new();
+        for change in &changes {
+            cli.ok("rollback try");
+            sql(&inner(&cli), change);
+            let text = shown(&cli, form);
+            let plain = |c: char| c == '\n' || !(c.is_control() || c.is_whitespace() && c != ' ');
+            assert!(text.chars().all(plain), "{text:?}");
+            all.push(text);
+        }
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count, "{all:#?}");
+    }
+    cli.ok("rollback try");
+    sql(&inner(&cli), &owner("'ann'' → ''bob'"));
+    let list = shown(&cli, "");
+    assert!(
+        list.contains("owner 'ann' → 'ann'' → ''bob'\n"),
+        "a quote in a value is doubled: {list}"
+    );
+}
