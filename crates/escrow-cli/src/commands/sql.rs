@@ -12,7 +12,7 @@ use crate::ui::Ui;
 /// Run one SQL statement in a sandbox that is a database
 ///
 /// A terminal gets a table, anything else one JSON document: the columns, each row as an object, and how many rows were
-/// changed. Bytes are `{"$blob": "hex"}`. The original is not touched.
+/// changed. Of columns with the same name the second is `NAME_2`. Bytes are `{"$blob": "hex"}`. The original is not touched.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "escrow sql [PLAN] <RESOURCE> <STATEMENT>",
@@ -32,12 +32,13 @@ impl SqlArgs {
         };
         let found = context.manager.query(&plan, &resource, statement)?;
         if ui.is_json() || !ui.is_terminal() {
+            let columns = told_apart(&found.columns);
             let row = |row: &Vec<Value>| {
-                let named = found.columns.iter().cloned().zip(row.iter().cloned());
+                let named = columns.iter().cloned().zip(row.iter().cloned());
                 Value::Object(named.collect::<Map<_, _>>())
             };
             let rows: Vec<Value> = found.rows.iter().map(row).collect();
-            ui.document(&json!({"columns": found.columns, "rows": rows, "changed": found.changed}));
+            ui.document(&json!({"columns": columns, "rows": rows, "changed": found.changed}));
             return Ok(());
         }
         if found.columns.is_empty() {
@@ -55,5 +56,32 @@ impl SqlArgs {
             rows.map(|row| row.iter().map(text).collect()),
         );
         Ok(())
+    }
+}
+
+/// The names of columns as keys of an object: one that is there already gets a number, which makes it no other column's name.
+fn told_apart(columns: &[String]) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    for name in columns {
+        let mut key = name.clone();
+        let mut number = 1;
+        while keys.contains(&key) || (number > 1 && columns.contains(&key)) {
+            number += 1;
+            key = format!("{name}_{number}");
+        }
+        keys.push(key);
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::told_apart;
+
+    #[test]
+    fn no_value_of_a_row_is_lost_to_another_column_of_its_name() {
+        let names = ["a", "a_2", "a", "b", "a"].map(str::to_owned);
+        assert_eq!(told_apart(&names), ["a", "a_2", "a_3", "b", "a_4"]);
+        assert_eq!(told_apart(&["".to_owned(), "".to_owned()]), ["", "_2"]);
     }
 }

@@ -181,6 +181,41 @@ fn statements_tables_and_rows_from_the_command_line() {
     shop.assert_nothing_left();
 }
 
+#[test]
+fn exact_numbers_beside_bytes_were_rounded_when_a_row_was_written() {
+    let shop = Shop::new(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE exact (id int PRIMARY KEY, n numeric, b bytea, j json)",
+    );
+    let url = shop.plan("try");
+    let row = |id: u32, number: &str| {
+        format!(
+            "{{\"id\":{id},\"n\":{number},\"b\":{{\"$blob\":\"00\"}},\"j\":{{\"x\":1.50,\"x\":2}}}}\n"
+        )
+    };
+    let numbers = [
+        "123456789012345678901234567890.12",
+        "0.1000000000000000055511151231257827",
+    ];
+    let write = |path: &str, text: &str| {
+        let cli = shop.cli.clone().stdin(text);
+        cli.ok(["write", "try", "shop", path]);
+    };
+    write("exact", &(row(1, numbers[0]) + &row(2, "1")));
+    write("exact/2", &row(2, numbers[1]));
+    write("exact/3", &row(3, numbers[1]));
+    for (id, number) in [(1, numbers[0]), (2, numbers[1]), (3, numbers[1])] {
+        let sql = format!("SELECT n, b, j FROM exact WHERE id = {id}");
+        let wanted = format!("{number}|\\x00|{{\"x\":1.50,\"x\":2}}");
+        assert_eq!(inside(&url, &sql), wanted);
+    }
+    let statement = "SELECT 1 AS a, 2 AS a";
+    let said = shop.cli.ok(["sql", "try", "shop", statement]);
+    let found: Value = serde_json::from_str(&said).expect("a document");
+    assert_eq!(found["rows"], serde_json::json!([{"a": 1, "a_2": 2}]));
+}
+
 /// asyncpg, which prepares everything on the server and reads types from the catalogs, and SQLAlchemy over it with its ORM, its pool and
 /// its savepoints.
 #[test]

@@ -1,6 +1,6 @@
 //! What a diff of a database shows is what a commit of it releases, and no two changes look alike.
 
-use crate::sqlite::{inner, planned, sql};
+use crate::sqlite::{ORDERS, inner, planned, sql, talk};
 use crate::*;
 
 const ACCT: &str = "CREATE TABLE acct (id INTEGER PRIMARY KEY, owner TEXT, bal INT);
@@ -114,4 +114,56 @@ fn two_changes_that_differ_looked_the_same_in_a_diff() {
         list.contains("owner 'ann' → 'ann'' → ''bob'\n"),
         "a quote in a value is doubled: {list}"
     );
+}
+
+#[test]
+fn a_whole_number_beyond_64_bits_was_rounded() {
+    let (_world, cli, _) = planned(ORDERS);
+    for number in [
+        "9223372036854775808",
+        "-9223372036854775809",
+        "123456789012345678901234567890",
+    ] {
+        let row = format!("{{\"id\":1,\"status\":{number}}}");
+        let said = cli.clone().stdin(row).run("write try app.db orders/1");
+        let text = talk(&said);
+        assert!(said.status != 0 && text.contains("64 bits"), "{text}");
+        assert!(text.contains(number), "{text}");
+    }
+    let write = |value: &str| {
+        let row = format!("{{\"id\":1,\"total\":{value}}}");
+        cli.clone().stdin(row).ok("write try app.db orders/1");
+        sql(
+            &inner(&cli),
+            "SELECT typeof(total), total FROM orders WHERE id = 1",
+        )
+    };
+    assert_eq!(write("9.5e18"), "real|9.5e+18");
+    assert_eq!(write("-0"), "real|0.0");
+    let row = "{\"id\":1,\"status\":\"9223372036854775808\"}";
+    cli.clone().stdin(row).ok("write try app.db orders/1");
+    let row = "{\"id\":9223372036854775807,\"status\":-9223372036854775808}";
+    let at = "write try app.db orders/9223372036854775807";
+    cli.clone().stdin(row).ok(at);
+}
+
+#[test]
+fn a_column_with_the_name_of_another_one_lost_its_value() {
+    let (_world, cli, _) = planned(ORDERS);
+    let said = cli.ok(["sql", "app.db", "SELECT 1 AS a, 2 AS a, 3 AS a_2"]);
+    let found: Value = serde_json::from_str(&said).expect("a document");
+    assert_eq!(found["rows"], value!([{"a": 1, "a_3": 2, "a_2": 3}]));
+    assert_eq!(found["columns"], value!(["a", "a_3", "a_2"]));
+}
+
+#[test]
+fn a_vacuum_said_that_too_many_databases_are_attached() {
+    let (_world, cli, _) = planned(ORDERS);
+    for statement in ["VACUUM", "ATTACH ':memory:' AS other"] {
+        let said = cli.fails(["sql", "app.db", statement], 1);
+        has(
+            &said,
+            ["VACUUM", "ATTACH", "on the original", "escrow path"],
+        );
+    }
 }

@@ -270,17 +270,16 @@ impl Found {
     }
 
     /// The columns that a row names, and the row as the server reads it.
-    fn given(&self, given: GivenRow, path: &ResourcePath) -> Result<(Vec<String>, String)> {
-        let GivenRow {
-            columns: mut row,
-            line: mut text,
-        } = given;
+    fn given(&self, given: &GivenRow, path: &ResourcePath) -> Result<(Vec<String>, String)> {
+        let texts = given.texts();
+        let mut row = given.columns.clone();
         let refuse = |why: String| StrategyError::Unreadable {
             path: path.clone(),
             why,
         };
         row.retain(|name, _| !self.generated.contains(name));
-        for (name, value) in &mut row {
+        let mut parts = Vec::new();
+        for (name, value) in &row {
             if !self.columns.contains(name) {
                 return Err(refuse(format!(
                     "the table has no column '{name}' that can be written"
@@ -290,23 +289,21 @@ impl Found {
                 .get("$blob")
                 .and_then(Json::as_str)
                 .map(|hex| format!("\\x{hex}"));
-            if let Some(blob) = blob {
-                *value = Json::String(blob);
-                text.clear();
-            }
+            // Everything else as it was given: a number such as 1.50 is not what it becomes when it is read.
+            let value = match blob {
+                Some(blob) => Json::String(blob).to_string(),
+                None => texts.get(name).map_or("null", |text| text.get()).to_owned(),
+            };
+            parts.push(format!("{}: {value}", Json::String(name.clone())));
         }
         if row.is_empty() {
             return Err(refuse("a row without columns".to_owned()));
         }
         let names = row.keys().map(|name| identifier(name)).collect();
-        // As it was given where that can be: a number such as 1.50 is not what it becomes when it is read.
-        if text.is_empty() {
-            text = Json::Object(row).to_string();
-        }
-        Ok((names, literal(&text)))
+        Ok((names, literal(&format!("{{{}}}", parts.join(", ")))))
     }
 
-    fn insert(&self, row: GivenRow, path: &ResourcePath) -> Result<String> {
+    fn insert(&self, row: &GivenRow, path: &ResourcePath) -> Result<String> {
         let (names, text) = self.given(row, path)?;
         let names = names.join(", ");
         Ok(format!(
@@ -316,7 +313,7 @@ impl Found {
         ))
     }
 
-    fn update(&self, row: GivenRow, which: &str, path: &ResourcePath) -> Result<String> {
+    fn update(&self, row: &GivenRow, which: &str, path: &ResourcePath) -> Result<String> {
         let (names, text) = self.given(row, path)?;
         let (left, right) = (
             names.join(", "),
@@ -387,7 +384,7 @@ pub(super) fn write(
         None => {
             let mut sql = format!("DELETE FROM {};", found.quoted);
             for row in rows {
-                sql.push_str(&found.insert(row, path)?);
+                sql.push_str(&found.insert(&row, path)?);
                 if sql.len() > BATCH {
                     run(&mut client, &sql)?;
                     sql.clear();
@@ -405,8 +402,8 @@ pub(super) fn write(
                 return Err(refuse(format!("it is one row, and {count} were given")));
             };
             let (sql, kind) = match there(&mut client, &which)? {
-                true => (found.update(row, &which, path)?, ChangeKind::Updated),
-                false => (found.insert(row, path)?, ChangeKind::Inserted),
+                true => (found.update(&row, &which, path)?, ChangeKind::Updated),
+                false => (found.insert(&row, path)?, ChangeKind::Inserted),
             };
             run(&mut client, &sql)?;
             if !there(&mut client, &which)? {

@@ -11,8 +11,10 @@ mod sqlite;
 pub(crate) use sqlite::is_database;
 pub(super) use sqlite::{SqliteSnapshot, SqliteTransaction, hold};
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json, json};
 
 use super::error::{Result, StrategyError};
@@ -140,6 +142,13 @@ pub(super) fn identifier(name: &str) -> String {
 pub(super) struct GivenRow {
     pub(super) columns: Map<String, Json>,
     pub(super) line: String,
+}
+
+impl GivenRow {
+    /// The values as they were written: a number such as 1.50 is not what it becomes when it is read.
+    pub(super) fn texts(&self) -> BTreeMap<String, &RawValue> {
+        serde_json::from_str(&self.line).unwrap_or_default()
+    }
 }
 
 /// The rows that were given.

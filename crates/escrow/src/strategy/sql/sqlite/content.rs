@@ -70,7 +70,7 @@ fn typed(table: &Table, path: &ResourcePath) -> Option<RowKey> {
 
 /// Runs one statement.
 pub(super) fn query(of: &Database, statement: &str, read_only: bool) -> Result<QueryResult> {
-    let failed = || of.failed("run the statement");
+    let failed = || move |error| refusal(of, error);
     let is_held = !of.sql.is_autocommit();
     let set = of.sql.pragma_update(None, "query_only", read_only);
     set.map_err(failed())?;
@@ -96,6 +96,21 @@ pub(super) fn query(of: &Database, statement: &str, read_only: bool) -> Result<Q
         rows: found,
         changed: of.sql.total_changes() - before,
     })
+}
+
+/// What SQLite refused, with what to do instead where it has no words for it: nothing can be attached here, which is also how
+/// `VACUUM` works.
+fn refusal(of: &Database, error: rusqlite::Error) -> StrategyError {
+    match error.to_string().contains("too many attached databases") {
+        true => StrategyError::Unsupported {
+            strategy: "snapshot".to_owned(),
+            what: "run VACUUM or ATTACH".to_owned(),
+            why: "a statement here reaches one database only; a commit releases rows and not the layout of the file, so run VACUUM \
+                  on the original, and with other databases use a client on the file that `escrow path` names"
+                .to_owned(),
+        },
+        false => of.failed("run the statement")(error),
+    }
 }
 
 /// A row as one line.
@@ -144,11 +159,11 @@ pub(super) fn write(of: &Database, path: &ResourcePath, bytes: &mut dyn Read) ->
         let Some(key) = key else {
             of.run("empty a table", &format!("DELETE FROM {name}"))?;
             for row in &rows {
-                insert(of, &table, &row.columns, path)?;
+                insert(of, &table, row, path)?;
             }
             return Ok(ChangeKind::Modified);
         };
-        let [GivenRow { columns: row, .. }] = &rows[..] else {
+        let [row] = &rows[..] else {
             return Err(refuse(format!(
                 "it is one row, and {} were given",
                 rows.len()
@@ -173,20 +188,27 @@ pub(super) fn write(of: &Database, path: &ResourcePath, bytes: &mut dyn Read) ->
 }
 
 /// The columns and values of a row that was given.
-fn given(
-    table: &Table,
-    row: &Map<String, Json>,
-    path: &ResourcePath,
-) -> Result<Vec<(String, Value)>> {
+fn given(table: &Table, row: &GivenRow, path: &ResourcePath) -> Result<Vec<(String, Value)>> {
     let refuse = |why: String| StrategyError::Unreadable {
         path: path.clone(),
         why,
     };
     let mut values = Vec::new();
-    for (name, json) in row {
+    let texts = row.texts();
+    for (name, json) in &row.columns {
         if !table.columns.contains(name) {
             return Err(refuse(format!(
                 "the table has no column '{name}' that can be written"
+            )));
+        }
+        // Read as JSON it would be rounded.
+        let text = texts.get(name).map_or("", |text| text.get());
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        let whole = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+        if whole && text.parse::<i64>().is_err() {
+            return Err(refuse(format!(
+                "'{name}' is a whole number of more than 64 bits, which SQLite does not have: {text}; a column of type TEXT \
+                 takes it as \"{text}\""
             )));
         }
         let value = Value::parse(json);
@@ -200,12 +222,7 @@ fn given(
     }
 }
 
-fn insert(
-    of: &Database,
-    table: &Table,
-    row: &Map<String, Json>,
-    path: &ResourcePath,
-) -> Result<()> {
+fn insert(of: &Database, table: &Table, row: &GivenRow, path: &ResourcePath) -> Result<()> {
     let values = given(table, row, path)?;
     let names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
     let marks: Vec<String> = (1..=values.len())
@@ -226,7 +243,7 @@ fn update(
     of: &Database,
     table: &Table,
     (rowid, old): (Option<i64>, &Row),
-    row: &Map<String, Json>,
+    row: &GivenRow,
     path: &ResourcePath,
 ) -> Result<()> {
     let values = given(table, row, path)?;
