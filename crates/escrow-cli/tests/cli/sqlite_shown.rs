@@ -1,6 +1,6 @@
 //! What a diff of a database shows is what a commit of it releases, and no two changes look alike.
 
-use crate::sqlite::{ORDERS, inner, planned, sql, talk};
+use crate::sqlite::{ORDERS, dump, inner, planned, sql, talk, unplanned};
 use crate::*;
 
 const ACCT: &str = "CREATE TABLE acct (id INTEGER PRIMARY KEY, owner TEXT, bal INT);
@@ -166,4 +166,74 @@ fn a_vacuum_said_that_too_many_databases_are_attached() {
             ["VACUUM", "ATTACH", "on the original", "escrow path"],
         );
     }
+}
+
+// rule C2, C6
+#[test]
+fn a_table_whose_sql_was_edited_in_the_schema_left_a_commit_that_never_ended() {
+    let edit = |sql: &str| {
+        format!(
+            "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = '{sql}' WHERE name = 't';"
+        )
+    };
+    let remake = |columns: &str| {
+        format!(
+            "CREATE TABLE n (id INTEGER PRIMARY KEY, {columns}); INSERT INTO n (id, v) SELECT id, v FROM t; DROP TABLE t;
+             ALTER TABLE n RENAME TO t"
+        )
+    };
+    let edits = [
+        "create table t (id INTEGER PRIMARY KEY, v)",
+        "CREATE  TABLE t (id INTEGER PRIMARY KEY, v)",
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, v) -- kept",
+    ];
+    for edited in edits {
+        for side in ["sandbox", "original"] {
+            let table = "CREATE TABLE t (id INTEGER PRIMARY KEY, v); INSERT INTO t VALUES (1, 2);";
+            let (_world, cli, at) = unplanned(table);
+            if side == "original" {
+                sql(&at, &edit(edited));
+            }
+            let before = dump(&at);
+            cli.ok("plan create try --resource data/app.db");
+            let inner = inner(&cli);
+            if side == "original" {
+                sql(&inner, &remake("v, w"));
+            } else {
+                sql(&inner, "ALTER TABLE t ADD COLUMN w");
+                sql(&inner, &edit(&edited.replace("v)", "v, w)")));
+            }
+            let changed = dump(&inner);
+            let text = cli.fails("commit try", 1);
+            let wanted = format!("in the {side} its SQL");
+            has(&text, ["table 't'", "writable_schema", &wanted]);
+            assert_eq!(dump(&at), before);
+            assert_eq!(dump(&inner), changed);
+            // What the message says helps.
+            if side == "original" {
+                sql(&at, &remake("v"));
+                cli.ok("commit try --on-conflict ours");
+            } else {
+                sql(&inner, &remake("v, w"));
+                cli.ok("commit try");
+            }
+            assert_eq!(sql(&at, "SELECT * FROM t"), "1|2|");
+            cli.ok("undo try");
+            assert_eq!(sql(&at, "SELECT * FROM t"), "1|2");
+        }
+    }
+}
+
+#[test]
+fn settings_of_a_full_text_table_were_left_out_in_silence() {
+    let (_world, cli, at) =
+        planned("CREATE VIRTUAL TABLE ft USING fts5(a); INSERT INTO ft VALUES ('x');");
+    sql(
+        &inner(&cli),
+        "INSERT INTO ft(ft, rank) VALUES ('rank', 'bm25(10.0)'); INSERT INTO ft VALUES ('y');",
+    );
+    let said = talk(&cli.run("commit try"));
+    has(&said, ["ft", "settings of the full-text table"]);
+    assert_eq!(sql(&at, "SELECT count(*) FROM ft_config"), "1");
+    assert_eq!(sql(&at, "SELECT group_concat(a) FROM ft"), "x,y");
 }

@@ -24,6 +24,7 @@ mod plan;
 mod schema;
 mod session;
 mod vfs;
+mod wording;
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

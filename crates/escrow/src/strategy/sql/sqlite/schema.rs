@@ -396,3 +396,14 @@ pub(super) fn setting(of: &Database, name: &str) -> Result<String> {
     let asked = of.sql.query_row(&format!("PRAGMA main.{name}"), [], read);
     asked.map_err(of.failed(&format!("read {name}")))
 }
+
+/// The settings that a full-text table was given; none of other tables.
+pub(super) fn full_text_settings(of: &Database, table: &str) -> Option<String> {
+    let config = quoted(&format!("{table}_config"));
+    let sql = format!(
+        "SELECT group_concat(quote(k) || '=' || quote(v)) FROM (SELECT k, v FROM main.{config} WHERE k <> 'version' ORDER BY k) \
+         WHERE (SELECT count(*) FROM pragma_table_list WHERE name = {} AND type = 'virtual')",
+        literal(table)
+    );
+    of.sql.query_row(&sql, [], |row| row.get(0)).ok().flatten()
+}

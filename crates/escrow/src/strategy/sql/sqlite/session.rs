@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::connect::{Database, Use, beside, is_beyond_use};
 use super::diff::Difference;
 use super::merge::{Merged, Versions, merge, moved};
-use super::schema::{KEPT, setting};
+use super::schema::{KEPT, Schema, full_text_settings, setting};
 use super::{
     BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, content, copy_file, inside,
     mode_of, plan,
@@ -23,7 +23,7 @@ use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Change, DiffView, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::sql::{setting_item, version_digests};
+use crate::strategy::sql::{setting_item, table_item, version_digests};
 use crate::strategy::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
     RestoreRequest, Sandbox, Snapshot, StagedCommit, tree,
@@ -128,6 +128,17 @@ impl SqliteSession {
                         "{name} is {is} in the sandbox and stays {was} in the original: it cannot change without \
                          writing the whole file anew"
                     ),
+                });
+            }
+        }
+        let schema = Schema::read(&open.work)?;
+        for name in schema.objects.values().filter(|one| one.is_table()) {
+            let name = &name.name;
+            if full_text_settings(&open.base, name) != full_text_settings(&open.work, name) {
+                notes.push(PreviewNote {
+                    path: table_item(name),
+                    what: "the settings of the full-text table were changed in the sandbox and stay as they are in the original"
+                        .to_owned(),
                 });
             }
         }
@@ -310,6 +321,8 @@ impl Sandbox for SqliteSession {
                 what: new.what.clone(),
             });
         }
+        let schemas = (Schema::read(&open.original)?, Schema::read(&open.work)?);
+        super::wording::check("snapshot", &merged.plan, (&schemas.0, &schemas.1))?;
         if !merged.plan.whole.is_empty() {
             let (dir, shared) = (Dir::open(area)?, super::reflinks(self.sandbox.reflinks));
             for (from, name) in [(&open.work, plan::NEW), (&open.original, plan::OLD)] {

@@ -24,7 +24,8 @@ use crate::strategy::sql::sqlite::connect::{Database, Use};
 use crate::strategy::sql::sqlite::diff::Difference;
 use crate::strategy::sql::sqlite::merge::{Merged, Versions, merge};
 use crate::strategy::sql::sqlite::plan::{self, BEGUN, OpenPlan};
-use crate::strategy::sql::sqlite::{apply, content};
+use crate::strategy::sql::sqlite::schema::Schema;
+use crate::strategy::sql::sqlite::{apply, content, wording};
 use crate::strategy::{Intent, Preview, QueryResult, RollbackReport, unsupported};
 
 /// The savepoint at which nothing was changed yet.
@@ -273,6 +274,8 @@ impl Held {
                 let said = format!("a row of {table} refers to no row of {parent}");
                 return Err(self.refused("commit", said));
             }
+            let schemas = (Schema::read(base)?, Schema::read(&self.database)?);
+            wording::check(NAME, &merged.plan, (&schemas.0, &schemas.1))?;
             let whole = &merged.plan.whole;
             let new = whole.iter().filter_map(|swap| swap.after.as_ref());
             if whole.is_empty() {
