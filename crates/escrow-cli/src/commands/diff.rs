@@ -9,7 +9,7 @@ use clap::Args;
 use escrow::diff::{self, ChangeSummary, PatchOptions, Rename};
 use escrow::error::Error;
 use escrow::manager::{PlanDiff, ResourceDiff};
-use escrow::model::text::escape;
+use escrow::model::text::{escape, escape_text};
 use escrow::model::{Change, ChangeKind, ChangedField, Detail, EntryInfo, ResourcePath, WholeDirs};
 use serde_json::{Value, json};
 
@@ -495,7 +495,7 @@ fn detail(change: &Change) -> String {
         None => String::new(),
     };
     if let Detail::Row(row) = &change.detail {
-        return escape(columns(row).as_bytes());
+        return escape_text(columns(row).as_bytes());
     }
     let mut parts = Vec::new();
     match (&change.old, &change.new) {

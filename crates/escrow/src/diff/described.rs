@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
-use crate::model::text::{escape, escape_json};
+use crate::model::text::{escape, escape_json, escape_text};
 use crate::model::{Change, ChangeKind, Detail};
 
 /// What a strategy says of a change that is no file's, line by line. A text that became another one is shown by its hunks, with
@@ -63,7 +63,7 @@ pub(super) fn remarks(change: &Change, context: usize) -> Option<String> {
 
 /// One line that ends where it seems to end.
 fn line(text: &str) -> String {
-    let mut line = escape(text.as_bytes());
+    let mut line = escape_text(text.as_bytes());
     if line.ends_with(' ') {
         line.pop();
         line.push_str("\\x20");

@@ -17,7 +17,7 @@ fn is_hostile(c: char) -> bool {
             | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Characters that a reader takes for a space, or does not see: two names that differ in them look alike.
+/// Characters that a reader takes for a space, or does not see: two texts that differ in them look alike.
 fn is_invisible(c: char) -> bool {
     (c.is_whitespace() && c != ' ')
         || matches!(c, '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -32,6 +32,11 @@ fn is_plain(c: char) -> bool {
 
 /// The bytes as one line of text; what is not plain becomes `\xNN`, a backslash `\\`.
 pub fn escape(bytes: &[u8]) -> String {
+    written(bytes, is_hostile, "\\\\")
+}
+
+/// The same for contents that are compared by eye: names of files keep their no-break spaces.
+pub fn escape_text(bytes: &[u8]) -> String {
     written(bytes, |c| !is_plain(c), "\\\\")
 }
 
@@ -182,6 +187,9 @@ mod tests {
         let odd = "a\u{202e}b\\x41\n\u{1b}[2J ü\u{a0}\u{3000}\u{ad}\u{fe0f}".as_bytes();
         for bytes in [every.as_slice(), odd, b"", b"plain name"] {
             let text = escape(bytes);
+            assert!(!text.chars().any(is_hostile), "{text}");
+            assert_eq!(unescape(&text).as_deref(), Some(bytes));
+            let text = escape_text(bytes);
             assert!(text.chars().all(is_plain), "{text}");
             assert_eq!(unescape(&text).as_deref(), Some(bytes));
         }
