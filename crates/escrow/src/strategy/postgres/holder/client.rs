@@ -10,10 +10,10 @@ use super::super::super::error::{ENDED_INSIDE, OUT_OF_STEP};
 use super::super::super::sql::identifier;
 use super::super::connect::{PgError, PgResult, raise};
 use super::super::lexer::is_certain;
-use super::super::sql::{self, Statement, TIMEOUTS};
+use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame, Incoming};
-use super::backend::{Backend, STATEMENT_TIMEOUT, Settings, Turn, Unavailable, WORK};
-use super::exchange::{Exchange, Form};
+use super::backend::{Backend, Settings, Turn, Unavailable, WORK};
+use super::exchange::{Exchange, Form, HINT};
 use super::{Holder, extended};
 
 /// How long a client waits for another one's transaction.
@@ -590,51 +590,6 @@ impl<'h> Client<'h> {
         Ok(())
     }
 
-    /// Reads what a client set for its session, and gives the session that alone: what it set for its transaction goes with that.
-    fn new_settings(&self, backend: &mut Backend) -> PgResult<Settings> {
-        let (set, explicit) = (&self.set, self.transaction == Transaction::Explicit);
-        let hidden = set.iter().filter_map(|(name, _)| name.clone());
-        let mut hidden: Vec<String> = hidden.filter(|name| name.contains('.')).collect();
-        hidden.extend(
-            self.settings
-                .keys()
-                .filter(|name| name.contains('.'))
-                .cloned(),
-        );
-        hidden.sort();
-        hidden.dedup();
-        let mut found = backend.settings(&hidden)?;
-        let all = found.len();
-        found.retain(|name, _| !TIMEOUTS.contains(&name.as_str()));
-        // It is set anew, and not too short.
-        let limited = found.len() < all || found.contains_key(STATEMENT_TIMEOUT);
-        let known = |name: &String| found.keys().any(|one| one.eq_ignore_ascii_case(name));
-        let mut reset = self.began_with.clone();
-        reset.retain(|name, _| !known(name));
-        found.extend(reset.clone());
-        if set.iter().any(|(_, local)| *local) {
-            let named = |name: &String| {
-                let session = |(one, local): &(Option<String>, bool)| {
-                    !local
-                        && one
-                            .as_ref()
-                            .is_some_and(|one| one.eq_ignore_ascii_case(name))
-                };
-                explicit && set.iter().any(session)
-            };
-            found.retain(|name, _| named(name) || self.settings.contains_key(name));
-            for (name, value) in &self.settings {
-                if !named(name) {
-                    found.insert(name.clone(), value.clone());
-                }
-            }
-        }
-        let as_found = !limited && reset.is_empty() && set.iter().all(|(_, local)| !local);
-        backend.applied = as_found.then(|| found.clone());
-        backend.apply(&found)?;
-        Ok(found)
-    }
-
     /// Ends an exchange: the savepoint of an exchange of its own goes, and the client learns how it stands.
     pub(super) fn end_exchange(&mut self, backend: &mut Backend, answered: Answered) -> Served<()> {
         if answered.released {
@@ -725,22 +680,4 @@ fn longest(kind: u8) -> usize {
         b'C' | b'D' | b'E' | b'H' | b'S' | b'X' | b'c' | b'f' => 9_900,
         _ => usize::MAX,
     }
-}
-
-const HINT: &str = "a sandbox is one held transaction; do this outside of it, on a connection of your own to the original";
-
-/// The same error, with what to do where the server does not say it.
-pub(super) fn with_hint(frame: Frame) -> Frame {
-    let mut fields = wire::fields(&frame.body);
-    let is = |letter: u8, value: &str| {
-        fields
-            .iter()
-            .any(|(one, text)| *one == letter && text == value)
-    };
-    let hinted = fields.iter().any(|(letter, _)| *letter == b'H');
-    if hinted || !is(b'C', "25001") {
-        return frame;
-    }
-    fields.push((b'H', HINT.to_owned()));
-    Frame::new(b'E', wire::fields_body(&fields))
 }

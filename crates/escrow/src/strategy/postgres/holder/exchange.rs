@@ -10,7 +10,7 @@ use super::super::connect::PgError;
 use super::super::sql;
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
-use super::client::{Answered, Client, Closing, Ended, GATHERED, Served, Transaction, with_hint};
+use super::client::{Answered, Client, Closing, Ended, GATHERED, Served, Transaction};
 
 /// What the server answers to what closes a savepoint.
 const CLOSED: [&[u8]; 2] = [b"CLOSE CURSOR ALL\0", b"RELEASE\0"];
@@ -349,4 +349,23 @@ impl Exchange {
         );
         self.copying = false;
     }
+}
+
+/// What to do where the server refuses something in a transaction.
+pub(super) const HINT: &str = "a sandbox is one held transaction; do this outside of it, on a connection of your own to the original";
+
+/// The same error, with what to do where the server does not say it.
+fn with_hint(frame: Frame) -> Frame {
+    let mut fields = wire::fields(&frame.body);
+    let is = |letter: u8, value: &str| {
+        fields
+            .iter()
+            .any(|(one, text)| *one == letter && text == value)
+    };
+    let hinted = fields.iter().any(|(letter, _)| *letter == b'H');
+    if hinted || !is(b'C', "25001") {
+        return frame;
+    }
+    fields.push((b'H', HINT.to_owned()));
+    Frame::new(b'E', wire::fields_body(&fields))
 }

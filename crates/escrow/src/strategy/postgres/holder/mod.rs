@@ -12,6 +12,7 @@ mod extended;
 mod pass;
 pub(super) mod redo;
 pub(super) mod requests;
+mod settings;
 mod startup;
 
 use std::io::Write;
