@@ -51,6 +51,7 @@ mod plugins;
 mod postgres;
 mod postgres_attacks;
 mod postgres_clones;
+mod postgres_clones_attacks;
 mod postgres_clones_limits;
 mod postgres_clones_rows;
 mod postgres_contract;

@@ -16,6 +16,9 @@ use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
 use super::startup::check_named;
 
+/// What to do with a statement that is refused.
+const HINT: &str = "do it outside of the sandbox; a text that only looks like such a statement is sent as a parameter";
+
 /// How much is kept for a side that does not read.
 const KEPT: usize = 1 << 20;
 
@@ -162,7 +165,7 @@ fn checked(frame: Frame) -> Frame {
         return frame;
     };
     let message = format!("{what} is not possible in a sandbox: it reaches beyond the database");
-    let refusal = raise("0A000", &message, Some("do it outside of the sandbox"));
+    let refusal = raise("0A000", &message, Some(HINT));
     let body = [
         &frame.body[..before],
         refusal.as_bytes(),
