@@ -37,3 +37,33 @@ fn a_character_that_ends_in_a_backslash_hid_a_prepared_transaction() {
     shop.cli.ok("cleanup try --yes");
     shop.assert_no_clone();
 }
+
+// rule Q4
+#[test]
+fn types_behind_two_domains_were_compared_as_what_they_are_not() {
+    let shop = Shop::with_clones(true);
+    for (make, unmake, name) in [
+        (
+            "CREATE DOMAIN d1 AS bpchar; CREATE DOMAIN d2 AS d1; CREATE TABLE wrong (a d2)",
+            "DROP TABLE wrong; DROP DOMAIN d2; DROP DOMAIN d1",
+            "bpchar without a length, public.wrong.a",
+        ),
+        (
+            "CREATE TYPE duo AS (a int, b int); CREATE FUNCTION show(duo) RETURNS text LANGUAGE sql AS 'SELECT ''same'''; \
+             CREATE CAST (duo AS text) WITH FUNCTION show(duo); CREATE DOMAIN d1 AS duo; CREATE DOMAIN d2 AS d1; CREATE TABLE wrong (a d2)",
+            "DROP TABLE wrong; DROP DOMAIN d2; DROP DOMAIN d1; DROP CAST (duo AS text); DROP FUNCTION show(duo); DROP TYPE duo",
+            "cast to text is a function, public.wrong.a",
+        ),
+    ] {
+        shop.server.sql("shop", make);
+        has(&shop.cli.fails("plan create no -r shop", 1), [name]);
+        shop.server.sql("shop", unmake);
+    }
+    shop.server.sql(
+        "shop",
+        "CREATE DOMAIN d1 AS char(3); CREATE DOMAIN d2 AS d1; CREATE TABLE fine (a d2, b char(2))",
+    );
+    shop.cli.ok("plan create yes -r shop");
+    shop.cli.ok("cleanup yes --yes");
+    shop.assert_no_clone();
+}

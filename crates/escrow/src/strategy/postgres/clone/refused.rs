@@ -8,7 +8,8 @@ use super::super::failed;
 use crate::model::ResourcePath;
 
 /// Everything of a database that is refused: what it is, and its name.
-const REFUSED: &str = "WITH c AS (SELECT c.*, n.nspname || '.' || c.relname AS named FROM pg_catalog.pg_class c \
+const REFUSED: &str = "WITH RECURSIVE r AS (SELECT oid AS type, oid AS base, -1 AS mod FROM pg_catalog.pg_type UNION ALL \
+    SELECT r.type, t.typbasetype, t.typtypmod FROM r JOIN pg_catalog.pg_type t ON t.oid = r.base AND t.typtype = 'd'), c AS (SELECT c.*, n.nspname || '.' || c.relname AS named FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid >= 16384 AND c.relpersistence <> 't' \
     AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema') \
     SELECT 'a partitioned table', named FROM c WHERE relkind IN ('p', 'I') UNION ALL \
@@ -21,13 +22,12 @@ const REFUSED: &str = "WITH c AS (SELECT c.*, n.nspname || '.' || c.relname AS n
     WHERE relrowsecurity AND pg_catalog.row_security_active(oid) UNION ALL \
     SELECT 'a column whose cast to text is a function', named || '.' || a.attname FROM c \
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
-    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_cast k \
-    ON k.castsource IN (t.oid, t.typbasetype) AND k.casttarget = 25 AND k.castmethod = 'f' AND k.oid >= 16384 \
+    JOIN r ON r.type = a.atttypid JOIN pg_catalog.pg_cast k ON k.castsource = r.base AND k.casttarget = 25 AND k.castmethod = 'f' AND k.oid >= 16384 \
     WHERE relkind IN ('r', 'm') UNION ALL \
     SELECT 'a column of type bpchar without a length', named || '.' || a.attname FROM c \
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
-    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid WHERE relkind IN ('r', 'm') \
-    AND (t.oid = 1042 AND a.atttypmod = -1 OR t.typbasetype = 1042 AND t.typtypmod = -1) UNION ALL \
+    JOIN r ON r.type = a.atttypid WHERE relkind IN ('r', 'm') \
+    AND r.base = 1042 AND CASE r.type WHEN 1042 THEN a.atttypmod ELSE r.mod END = -1 UNION ALL \
     SELECT 'a rule', rulename || ' of ' || named FROM c JOIN pg_catalog.pg_rewrite r ON r.ev_class = c.oid AND rulename <> '_RETURN' UNION ALL \
     SELECT 'the encoding SQL_ASCII', 'database ' || datname FROM pg_catalog.pg_database \
     WHERE datname = pg_catalog.current_database() AND encoding = 0 UNION ALL \
