@@ -9,6 +9,35 @@ use escrow_testkit::postgres::psql_command;
 use crate::postgres::{Shop, inside};
 use crate::*;
 
+/// For a dump, what belongs to an extension is not there: a commit dropped it in the original.
+// rule C15, Q2
+#[test]
+fn a_table_that_was_added_to_an_extension_was_dropped_in_the_original() {
+    let shop = Shop::with_clones(true);
+    shop.server.sql("shop", "CREATE EXTENSION citext");
+    let url = shop.clone_plan("try");
+    for (sql, name, back) in [
+        (
+            "ALTER EXTENSION citext ADD TABLE loose",
+            "public.loose",
+            "ALTER EXTENSION citext DROP TABLE loose",
+        ),
+        (
+            "CREATE OR REPLACE FUNCTION citext_hash(citext) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'",
+            "public.citext_hash",
+            "SELECT",
+        ),
+    ] {
+        inside(&url, sql);
+        let told = shop.cli.fails("commit try", 3);
+        has(&told, ["extension:citext", "its member", name]);
+        inside(&url, back);
+    }
+    assert_eq!(shop.server.sql("shop", "SELECT count(*) FROM loose"), "3");
+    shop.cli.ok("cleanup try --yes");
+    shop.assert_no_clone();
+}
+
 /// The second byte of a character and a real backslash are in one text.
 // rule Q7
 #[test]

@@ -180,11 +180,12 @@ impl CloneSession {
         refused::check(&mut after, "the sandbox")?;
         let [old, new] = [&mut before, &mut after].map(extensions);
         let (old, new) = (old.map_err(compared)?, new.map_err(compared)?);
-        if let Some(one) = old.symmetric_difference(&new).next() {
-            let path = ResourcePath::root().join(format!("extension:{one}").as_bytes());
+        if let Some((extension, what)) = old.symmetric_difference(&new).next() {
+            let path = ResourcePath::root().join(format!("extension:{extension}").as_bytes());
+            let (what, _) = what.rsplit_once(' ').unwrap_or_default();
             return Err(forbidden(
                 path,
-                "the extension is new, gone, or of another version",
+                &format!("{what} is new, gone, or another one"),
             ));
         }
         let found = self.difference(BASE, WORK)?;
@@ -505,11 +506,20 @@ fn moved(before: &mut Connection, after: &mut Connection) -> PgResult<Vec<MovedS
     Ok(moved.collect())
 }
 
-/// The extensions of a database, with their versions: a dump does not say those.
-fn extensions(connection: &mut Connection) -> PgResult<BTreeSet<String>> {
-    let sql = "SELECT extname || ' ' || extversion FROM pg_catalog.pg_extension";
+/// The extensions of a database with their versions, and what belongs to each with the digest of its source: a dump says nothing of that, and
+/// what was added to an extension is for a dump as if it were gone.
+fn extensions(connection: &mut Connection) -> PgResult<BTreeSet<(String, String)>> {
+    let sql = "SELECT extname, 'the extension ' || extversion FROM pg_catalog.pg_extension UNION ALL \
+               SELECT e.extname, 'its member ' || i.type || ' ' || i.identity || ' ' || coalesce(pg_catalog.md5(\
+               (to_jsonb(p) - 'proacl')::text), pg_catalog.md5(pg_catalog.pg_get_viewdef(c.oid)), '-') \
+               FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid \
+               CROSS JOIN LATERAL pg_catalog.pg_identify_object(d.classid, d.objid, d.objsubid) i \
+               LEFT JOIN pg_catalog.pg_proc p ON d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = d.objid \
+               LEFT JOIN pg_catalog.pg_class c ON d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND c.oid = d.objid AND c.relkind IN ('v', 'm') \
+               WHERE d.deptype = 'e' AND d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass";
     let rows = connection.query(sql)?;
-    Ok(rows.into_iter().flatten().flatten().collect())
+    let pair = |row: Vec<Option<String>>| row.map_texts::<2>().into();
+    Ok(rows.into_iter().map(pair).collect())
 }
 
 impl Sandbox for CloneSession {
