@@ -9,6 +9,12 @@ use escrow_testkit::postgres::psql_command;
 use crate::postgres::{Shop, inside};
 use crate::*;
 
+/// The name of the clone in which one works.
+fn work(shop: &Shop) -> String {
+    let sql = "SELECT datname FROM pg_database WHERE datname LIKE 'escrow%work'";
+    shop.server.sql("postgres", sql)
+}
+
 /// For a dump, what belongs to an extension is not there: a commit dropped it in the original.
 // rule C15, Q2
 #[test]
@@ -64,6 +70,76 @@ fn a_character_that_ends_in_a_backslash_hid_a_prepared_transaction() {
     // What only looks like it is a text like any other.
     inside(&url, "INSERT INTO loose VALUES (78, 'é_; and more')");
     shop.cli.ok("cleanup try --yes");
+    shop.assert_no_clone();
+}
+
+// rule P6, Q8, C10
+#[test]
+fn a_clone_whose_comment_a_client_changed_was_left_behind_and_forgotten() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "DO $$ BEGIN EXECUTE 'COMMENT ON DATABASE ' || current_database() || ' IS ''mine now'''; END $$",
+    );
+    let name = work(&shop);
+    let drop = format!("DROP DATABASE \"{name}\"");
+    for line in [
+        "rollback try --yes",
+        "cleanup try --yes",
+        "cleanup try --yes",
+    ] {
+        let told = shop.cli.run(line);
+        assert!(told.status != 0, "{line}: {told:?}");
+        let told = told.stdout_text() + &told.stderr_text();
+        has(&told, [name.as_str(), "mine now", &drop]);
+    }
+    let told = shop.cli.run("gc");
+    has(&(told.stdout_text() + &told.stderr_text()), [&drop]);
+    assert_eq!(work(&shop), name, "it is left alone");
+    shop.server.sql("postgres", &drop);
+    shop.cli.ok("cleanup try --yes");
+    shop.assert_no_clone();
+}
+
+// rule P6, Q8
+#[test]
+fn a_transaction_that_is_prepared_in_a_clone_kept_it_from_being_removed() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    let prepare = "BEGIN; INSERT INTO loose VALUES (5); PREPARE TRANSACTION 'it''s'";
+    shop.server.sql(&work(&shop), prepare);
+    shop.cli.ok("rollback try --yes");
+    assert_eq!(inside(&url, "SELECT count(*) FROM loose"), "3");
+    shop.server.sql(&work(&shop), prepare);
+    shop.cli.ok("cleanup try --yes");
+    shop.assert_no_clone();
+    // One of another role, which this one may not end.
+    for sql in [
+        "CREATE ROLE own LOGIN CREATEDB",
+        "CREATE DATABASE owned OWNER own",
+    ] {
+        shop.server.sql("postgres", sql);
+    }
+    let own = shop.server.url("own", "owned");
+    inside(&own, "CREATE TABLE loose (a int)");
+    let line = [
+        "plan",
+        "create",
+        "own",
+        "--strategy",
+        "snapshot",
+        "-r",
+        &own,
+    ];
+    shop.cli.ok(line);
+    shop.server.sql(&work(&shop), prepare);
+    let told = shop.cli.run("cleanup own --yes");
+    assert!(told.status != 0, "{told:?}");
+    let told = told.stdout_text() + &told.stderr_text();
+    has(&told, ["ROLLBACK PREPARED 'it''s'", &work(&shop)]);
+    shop.server.sql(&work(&shop), "ROLLBACK PREPARED 'it''s'");
+    shop.cli.ok("cleanup own --yes");
     shop.assert_no_clone();
 }
 

@@ -1,7 +1,8 @@
 //! The databases of ours on a server: how they are called, made and removed.
 //!
 //! Each has a name that no other sandbox has, and a comment that says whose it is. Only what has both is ever removed (rule Q8), or what
-//! has such a name and no comment yet: who made it was killed. One at a time works on those of one sandbox: a lock of the server
+//! has such a name and no comment yet: who made it was killed. One that has the name of a clone of this sandbox and another comment is an
+//! error that names it: it is neither removed nor forgotten. One at a time works on those of one sandbox: a lock of the server
 //! waits for what a process that is gone left running there.
 
 use super::super::super::error::{Result, StrategyError};
@@ -213,19 +214,85 @@ impl Databases {
     pub(super) fn drop(&self, admin: &mut Connection, part: &str) -> Result<()> {
         let name = self.name(part);
         match self.found(admin)?.into_iter().find(|one| *one == name) {
-            Some(name) => drop_database(admin, &name),
-            None => Ok(()),
+            Some(name) => self.drop_database(admin, &name),
+            None => self.check_marks(admin, &[name]),
         }
     }
 
-    /// Removes all of them but these.
-    pub(super) fn drop_all_but(&self, admin: &mut Connection, keep: &[String]) -> Result<()> {
+    /// Removes all of them but these. Of those that are known by name none may be left; one that cannot be removed keeps no other one
+    /// (rule C17).
+    pub(super) fn drop_all_but(
+        &self,
+        admin: &mut Connection,
+        keep: &[String],
+        known: &[String],
+    ) -> Result<()> {
+        let mut done = Ok(());
         for name in self.found(admin)? {
             if !keep.contains(&name) {
-                drop_database(admin, &name)?;
+                done = done.and(self.drop_database(admin, &name));
             }
         }
-        Ok(())
+        done.and_then(|()| self.check_marks(admin, known))
+    }
+
+    /// Refuses where a database has one of these names and a comment that is not ours.
+    fn check_marks(&self, admin: &mut Connection, names: &[String]) -> Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = names.iter().map(|name| literal(name)).collect();
+        let sql = format!(
+            "SELECT datname, pg_catalog.shobj_description(oid, 'pg_database') FROM pg_catalog.pg_database \
+             WHERE datname IN ({}) AND pg_catalog.shobj_description(oid, 'pg_database') <> {} ORDER BY 1",
+            names.join(", "),
+            literal(&self.marker)
+        );
+        let rows = admin.query(&sql).map_err(refused("list its clones"))?;
+        let Some(row) = rows.into_iter().next() else {
+            return Ok(());
+        };
+        let [name, comment] = row.map_texts();
+        let text = format!(
+            "the database {name} has the name of a clone of this sandbox, but its comment is '{comment}', so it is left alone; if it is the \
+             clone, remove it with `DROP DATABASE {}`, otherwise rename it, and try again",
+            identifier(&name)
+        );
+        Err(failed("remove its clone", &PgError::link(text)))
+    }
+
+    /// Clients of a clone are clients of the sandbox, which goes; so are transactions that are prepared in it.
+    fn drop_database(&self, admin: &mut Connection, name: &str) -> Result<()> {
+        let version = admin.parameters.get("server_version");
+        let force = match version.is_some_and(|version| major(version) > 12) {
+            true => " WITH (FORCE)",
+            false => "",
+        };
+        let prepared = format!(
+            "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = {} ORDER BY 1",
+            literal(name)
+        );
+        let prepared = admin
+            .query(&prepared)
+            .map_err(refused("remove its clone"))?;
+        let at = Server {
+            database: name.to_owned(),
+            ..self.original.server.clone()
+        };
+        for gid in prepared.into_iter().flatten().flatten() {
+            let sql = format!("ROLLBACK PREPARED {}", literal(&gid));
+            let ended = self.original.open_at(&at)?.query(&sql);
+            ended.map_err(|error| {
+                let message = format!(
+                    "{}; the transaction {gid} is prepared in the clone {name}: as its owner or a superuser, run `{sql}` there, and try again",
+                    error.message
+                );
+                failed("remove its clone", &PgError { message, ..error })
+            })?;
+        }
+        let sql = format!("DROP DATABASE IF EXISTS {}{force}", identifier(name));
+        let dropped = admin.query(&sql).map(drop);
+        dropped.map_err(refused("remove its clone"))
     }
 
     /// Whether one of them is there.
@@ -246,18 +313,6 @@ impl Databases {
         let rows = admin.query(&sql).map_err(refused("list its clones"))?;
         Ok(rows.into_iter().flatten().flatten().collect())
     }
-}
-
-/// Clients of a clone are clients of the sandbox, which goes.
-fn drop_database(admin: &mut Connection, name: &str) -> Result<()> {
-    let version = admin.parameters.get("server_version");
-    let force = match version.is_some_and(|version| major(version) > 12) {
-        true => " WITH (FORCE)",
-        false => "",
-    };
-    let sql = format!("DROP DATABASE IF EXISTS {}{force}", identifier(name));
-    let dropped = admin.query(&sql).map(drop);
-    dropped.map_err(refused("remove its clone"))
 }
 
 /// Whether the server can share the blocks of files; then it does.

@@ -490,7 +490,9 @@ impl Strategy for Clones {
         end_holder(&area)?;
         let (plan, resource) = (sandbox.plan_id, sandbox.resource_id);
         let databases = Databases::new(&self.held.host(), &server, plan, resource);
-        databases.drop_all_but(&mut databases.admin()?, &[])
+        let parts = parts_of(area.as_path())?;
+        let known: Vec<String> = parts.iter().map(|part| databases.name(part)).collect();
+        databases.drop_all_but(&mut databases.admin()?, &[], &known)
     }
 }
 
@@ -503,6 +505,20 @@ fn release<'p>(plan: &'p OpenPlan, original: &'p Original, back: bool) -> Releas
 }
 
 /// The server on which the clones of an area may have been begun.
+/// The clones that a sandbox may have: a checkpoint has a file in its area.
+fn parts_of(area: &Path) -> Result<Vec<String>> {
+    let mut parts = [BASE, WORK, session::SHAPE].map(str::to_owned).to_vec();
+    let dir = match Dir::open(area) {
+        Err(error) if error.is_absent() => return Ok(parts),
+        dir => dir?,
+    };
+    for name in dir.names()? {
+        let name = String::from_utf8_lossy(&name);
+        parts.extend(name.strip_suffix(".sql").map(str::to_owned));
+    }
+    Ok(parts)
+}
+
 fn begun(area: &Path) -> Option<(Server, Location)> {
     let text = owned::read_named(&area.join(CLONES), MOST).ok()?;
     Some((serde_json::from_slice(&text).ok()?, Location::from(area)))

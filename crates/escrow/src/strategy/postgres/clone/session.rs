@@ -33,7 +33,7 @@ use crate::model::text::Location;
 use crate::model::{Change, Conflict, DiffView, PlanId, ResourceId, ResourcePath};
 
 /// An empty clone, in which it is seen what the SQL of a commit makes of definitions.
-const SHAPE: &str = "shape";
+pub(super) const SHAPE: &str = "shape";
 
 pub(super) struct CloneSession {
     metadata: CloneMetadata,
@@ -574,7 +574,7 @@ impl Sandbox for CloneSession {
         parts.extend([BASE, WORK, ORIGIN].map(str::to_owned));
         let (databases, mut admin) = (&self.databases, self.databases.admin()?);
         let names: Vec<String> = parts.iter().map(|part| databases.name(part)).collect();
-        databases.drop_all_but(&mut admin, &names)?;
+        databases.drop_all_but(&mut admin, &names, &[])?;
         let dir = Dir::open(self.metadata.held.area.as_path())?;
         for name in dir.names()? {
             let text = String::from_utf8_lossy(&name);
