@@ -69,6 +69,8 @@ fn a_character_that_ends_in_a_backslash_hid_a_prepared_transaction() {
     }
     // What only looks like it is a text like any other.
     inside(&url, "INSERT INTO loose VALUES (78, 'é_; and more')");
+    let told = shop.cli.run(["sql", "try", "shop", "SELECT 1; SELECT 2"]);
+    has(&told.stderr_text(), ["snapshot cannot run it"]);
     shop.cli.ok("cleanup try --yes");
     shop.assert_no_clone();
 }

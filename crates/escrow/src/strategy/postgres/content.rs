@@ -14,7 +14,7 @@ use super::holder::changes::shown;
 use super::lexer::Reading;
 use super::location::{Server, SslMode};
 use super::sql::{Statement, statements};
-use super::{HeldMetadata, NAME, failed};
+use super::{HeldMetadata, failed};
 use crate::model::{Change, ChangeKind, ResourcePath};
 
 /// How long, in seconds, the holder may take to give a client its turn.
@@ -48,9 +48,14 @@ pub(super) fn client(of: &HeldMetadata) -> Result<Connection> {
     })
 }
 
-/// Runs one statement.
-pub(super) fn query(of: &HeldMetadata, statement: &str, read_only: bool) -> Result<QueryResult> {
-    let refuse = |what: &str, why: &str| Err(unsupported(NAME, what, why));
+/// Runs one statement, in a sandbox of this strategy.
+pub(super) fn query(
+    of: &HeldMetadata,
+    strategy: &str,
+    statement: &str,
+    read_only: bool,
+) -> Result<QueryResult> {
+    let refuse = |what: &str, why: &str| Err(unsupported(strategy, what, why));
     let parts = statements(statement.as_bytes(), Reading::USUAL);
     let [(text, kind)] = &parts[..] else {
         return refuse(

@@ -73,6 +73,7 @@ impl Strategy for Direct {
         _parts: &[Intent],
     ) -> Result<Box<dyn Sandbox>> {
         Ok(Box::new(DirectSession(HeldSession {
+            strategy: NAME,
             metadata: tree::metadata(sandbox)?,
             gid: String::new(),
             host: self.held.host(),

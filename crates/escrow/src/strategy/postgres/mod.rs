@@ -373,6 +373,7 @@ impl Strategy for HeldTransaction {
         let gid = format!("escrow_{}_{}", sandbox.plan_id, sandbox.resource_id);
         let host = self.host();
         let session = session::HeldSession {
+            strategy: NAME,
             metadata,
             gid,
             host,

@@ -28,6 +28,8 @@ use crate::model::{Change, Conflict, DiffView, ResourcePath};
 const CONFLICTS: [&str; 2] = ["40001", "40P01"];
 
 pub(super) struct HeldSession {
+    /// The strategy of the sandbox.
+    pub(super) strategy: &'static str,
     pub(super) metadata: HeldMetadata,
     /// How the names of its prepared transactions begin.
     pub(super) gid: String,
@@ -101,7 +103,7 @@ impl Sandbox for HeldSession {
     }
 
     fn query(&self, statement: &str, read_only: bool) -> Result<QueryResult> {
-        content::query(&self.metadata, statement, read_only)
+        content::query(&self.metadata, self.strategy, statement, read_only)
     }
 
     fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {

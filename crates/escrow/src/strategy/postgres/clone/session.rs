@@ -23,8 +23,8 @@ use super::release::{misfit, theirs};
 use super::rows::{self, Changed, Rows};
 use super::schema::{Ddl, Schema, alters, ddl};
 use super::{
-    CloneMetadata, MOST, ORIGIN, RELEASE, RestoreIntent, check_original, definitions_of, serve,
-    serve_again,
+    CloneMetadata, MOST, NAME, ORIGIN, RELEASE, RestoreIntent, check_original, definitions_of,
+    serve, serve_again,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, atomic_file, owned, remove};
@@ -101,6 +101,7 @@ impl CloneSession {
         (plan, resource): (PlanId, ResourceId),
     ) -> Self {
         let client = HeldSession {
+            strategy: NAME,
             metadata: metadata.held.clone(),
             gid: String::new(),
             host,
