@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use escrow_testkit::postgres::psql_command;
 
-use crate::postgres::{Shop, inside};
+use crate::postgres::{Shop, changes, inside};
 use crate::*;
 
 /// The name of the clone in which one works.
@@ -172,5 +172,76 @@ fn types_behind_two_domains_were_compared_as_what_they_are_not() {
     );
     shop.cli.ok("plan create yes -r shop");
     shop.cli.ok("cleanup yes --yes");
+    shop.assert_no_clone();
+}
+
+/// What belongs to a table lies under it, also where its name has blanks.
+// rule S6
+#[test]
+fn a_policy_on_a_table_did_not_hold_for_its_triggers_and_rights() {
+    let shop = Shop::new(true);
+    let url = shop.server.url("postgres", "shop");
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE nn (id int PRIMARY KEY, up int); CREATE TABLE \"n n\" (id int PRIMARY KEY, a int)",
+    );
+    let text = format!(
+        "resources: {{app: {{at: app}}, shop: {{type: postgres, at: '{url}', strategy: snapshot}}}}\npolicy:\n  mode: enforce\n  rules:\n    \
+         - {{ allow: [create, read, write, diff, commit, cleanup, rollback, admin], principal: '*', scope: '*' }}\n    \
+         - {{ deny: [commit], principal: '*', scope: 'shop:nn/**' }}\n    - {{ deny: [commit], principal: '*', scope: 'shop:n n/**' }}\n"
+    );
+    write(shop.world.at("escrow.yaml"), text);
+    shop.cli.ok("trust escrow.yaml --yes");
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    );
+    for (sql, item, back) in [
+        (
+            "CREATE TRIGGER tt BEFORE INSERT ON nn FOR EACH ROW EXECUTE FUNCTION no()",
+            "nn/trigger:tt",
+            "DROP TRIGGER tt ON nn",
+        ),
+        (
+            "CREATE TRIGGER \"t t\" BEFORE INSERT ON \"n n\" FOR EACH ROW EXECUTE FUNCTION no()",
+            "n n/trigger:t t",
+            "DROP TRIGGER \"t t\" ON \"n n\"",
+        ),
+        (
+            "GRANT ALL ON nn TO PUBLIC",
+            "nn/acl:TABLE",
+            "REVOKE ALL ON nn FROM PUBLIC; UPDATE pg_class SET relacl = NULL WHERE relname = 'nn'",
+        ),
+        (
+            "CREATE INDEX by_up ON nn (up)",
+            "nn/index:by_up",
+            "DROP INDEX by_up",
+        ),
+        (
+            "ALTER TABLE nn ADD CONSTRAINT c FOREIGN KEY (up) REFERENCES items",
+            "nn/constraint:c",
+            "ALTER TABLE nn DROP CONSTRAINT c",
+        ),
+        (
+            "COMMENT ON COLUMN nn.up IS 'x'",
+            "nn/comment:up",
+            "COMMENT ON COLUMN nn.up IS NULL",
+        ),
+        (
+            "ALTER TABLE nn ENABLE ROW LEVEL SECURITY",
+            "nn/row_security:TABLE",
+            "ALTER TABLE nn DISABLE ROW LEVEL SECURITY",
+        ),
+    ] {
+        inside(&url, sql);
+        let found = changes(&shop.cli, "try");
+        assert!(found.contains(&format!("added {item}")), "{found:?}");
+        let told = shop.cli.fails("commit try", 3);
+        has(&told, ["shop:n"]);
+        inside(&url, back);
+    }
+    assert_eq!(changes(&shop.cli, "try"), ["added function:no()"]);
+    shop.cli.ok("commit try");
     shop.assert_no_clone();
 }

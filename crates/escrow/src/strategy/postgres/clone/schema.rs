@@ -5,12 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::super::sql::{identifier, table_item, text_change};
+use super::super::super::sql::{identifier, part_item, table_item, text_change};
 use super::super::connect::{Connection, PgResult, literal};
 use super::super::holder::changes::shown;
+use super::super::lexer::{Reading, Word, first_statement};
 use super::super::sql::first_end;
 use super::rows::missing;
 use crate::model::{Change, ResourcePath};
+
+/// A schema and a name.
+type Relation = (String, String);
 
 /// What has a definition: its kind, its schema and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,15 +22,35 @@ pub(super) struct Named {
     kind: String,
     schema: String,
     name: String,
+    /// The table that it belongs to, if it does.
+    #[serde(default)]
+    table: Option<Relation>,
 }
 
 impl Named {
-    /// Its item in a diff.
+    /// Its item in a diff: what belongs to a table lies under it, so that a policy on the table holds for it too.
     pub(super) fn item(&self) -> ResourcePath {
-        match self.kind.as_str() {
-            "TABLE" | "VIEW" | "MATERIALIZED VIEW" => table_item(&self.shown()),
+        match (self.kind.as_str(), &self.table) {
+            ("TABLE" | "VIEW" | "MATERIALIZED VIEW", _) => table_item(&self.shown()),
+            (_, Some(table)) => self.item_under(table),
             _ => self.item_of_kind(),
         }
+    }
+
+    /// A dump names it by its table and itself: `t trigger`, `TABLE t`, `COLUMN t.c`, `TRIGGER x ON t`.
+    fn item_under(&self, (schema, table): &Relation) -> ResourcePath {
+        let kind = match self.kind.as_str() {
+            "FK CONSTRAINT" | "CHECK CONSTRAINT" => "constraint".to_owned(),
+            kind => kind.to_lowercase().replace(' ', "_"),
+        };
+        let (name, shown) = (self.name.as_str(), shown(schema, table));
+        // A colon tells it from a row: the key of one that has a colon is quoted.
+        let whole = name == table || name == format!("TABLE {table}");
+        let own = whole.then_some("TABLE");
+        let own = own.or_else(|| name.strip_prefix(&format!("{table} ")));
+        let own = own.or_else(|| name.strip_prefix(&format!("COLUMN {table}.")));
+        let own = own.or_else(|| name.strip_suffix(&format!(" ON {table}")));
+        part_item(&shown, &kind, own.unwrap_or(name))
     }
 
     fn item_of_kind(&self) -> ResourcePath {
@@ -82,8 +106,9 @@ impl Schema {
             if begins == text.len() || !body.ends_with(';') {
                 continue;
             }
-            if head.is_some() {
-                last = head;
+            if let Some(mut named) = head {
+                named.table = owner(&named.kind, body);
+                last = Some(named);
             }
             let setting =
                 body.starts_with("SET ") || body.starts_with("SELECT pg_catalog.set_config");
@@ -134,8 +159,8 @@ impl Schema {
     /// What tells two databases with the same definitions.
     pub(super) fn digest(&self) -> String {
         let mut hasher = blake3::Hasher::new();
-        for (Named { kind, schema, name }, (_, sql)) in &self.0 {
-            for text in [kind, schema, name, sql] {
+        for (named, (_, sql)) in &self.0 {
+            for text in [&named.kind, &named.schema, &named.name, sql] {
                 hasher.update(&(text.len() as u64).to_le_bytes());
                 hasher.update(text.as_bytes());
             }
@@ -151,7 +176,23 @@ fn header(line: &str) -> Option<Named> {
     let (rest, schema) = rest.rsplit_once("; Schema: ")?;
     let (name, kind) = rest.rsplit_once("; Type: ")?;
     let [kind, schema, name] = [kind, schema, name].map(str::to_owned);
-    Some(Named { kind, schema, name })
+    Some(Named {
+        kind,
+        schema,
+        name,
+        table: None,
+    })
+}
+
+/// The table that a definition belongs to.
+fn owner(kind: &str, sql: &str) -> Option<Relation> {
+    let belongs = match kind {
+        "DEFAULT" | "ACL" | "COMMENT" => true,
+        // That of a column (`GENERATED … AS IDENTITY`).
+        "SEQUENCE" => sql.starts_with("ALTER TABLE"),
+        kind => is_late(kind),
+    };
+    tables_of(sql).into_iter().next().filter(|_| belongs)
 }
 
 /// The SQL that makes one database what the other is: before its rows are changed, and afterwards.
@@ -387,6 +428,33 @@ fn remove(named: &Named, sql: &str) -> Option<String> {
         "ACL" | "SEQUENCE OWNED BY" => String::new(),
         _ => return None,
     })
+}
+
+/// The tables that a definition belongs to or refers to, in the order in which it names them: none where it is a function or a view, since
+/// what those name they do not lock.
+fn tables_of(sql: &str) -> Vec<Relation> {
+    let mut found = Vec::new();
+    let mut rest = sql.as_bytes();
+    while !rest.is_empty() {
+        let (length, words) = first_statement(rest, Reading::USUAL);
+        rest = &rest[length.max(1)..];
+        let is = |at: usize, known: &[&str]| {
+            let word = words.get(at);
+            word.is_some_and(|word| known.iter().any(|one| word.is(one)))
+        };
+        let made = ["index", "unique", "trigger", "constraint", "policy"];
+        if !(is(0, &["alter", "comment", "drop", "grant", "revoke"]) || is(1, &made)) {
+            continue;
+        }
+        for (at, four) in words.windows(4).enumerate() {
+            let before = ["on", "only", "table", "references", "column", "sequence"];
+            if let ([_, schema, Word::Sign(b'.'), name], true) = (four, is(at, &before)) {
+                let pair = schema.name().zip(name.name());
+                found.extend(pair.map(|(schema, name)| (schema.to_owned(), name.to_owned())));
+            }
+        }
+    }
+    found
 }
 
 /// The name with which a text begins, as SQL has it.
