@@ -145,6 +145,53 @@ fn a_transaction_that_is_prepared_in_a_clone_kept_it_from_being_removed() {
     shop.assert_no_clone();
 }
 
+/// Removals come last, and changes backwards: in no other order the original takes them.
+// rule Q3
+#[test]
+fn work_that_needs_removals_last_and_changes_backwards_was_refused() {
+    let shop = Shop::with_clones(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE team (id int PRIMARY KEY); INSERT INTO team VALUES (1), (2); \
+         CREATE TABLE usr (id int PRIMARY KEY, email text UNIQUE, team int REFERENCES team); \
+         INSERT INTO usr VALUES (1, 'ann', 1), (2, 'bob', 1); \
+         CREATE TABLE par (id int PRIMARY KEY); INSERT INTO par VALUES (1); \
+         CREATE TABLE chi (id int PRIMARY KEY, p int REFERENCES par); INSERT INTO chi VALUES (1, 1); \
+         CREATE TABLE ex (id int PRIMARY KEY, u int UNIQUE); INSERT INTO ex VALUES (1, 1), (2, 2)",
+    );
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "UPDATE usr SET team = 2; DELETE FROM team WHERE id = 1; UPDATE usr SET email = 'bob2' WHERE id = 2; \
+         UPDATE usr SET email = 'bob' WHERE id = 1",
+    );
+    shop.cli.ok("commit try");
+    let users = "SELECT string_agg(email || team, ' ' ORDER BY id) FROM usr";
+    assert_eq!(shop.server.sql("shop", users), "bob2 bob22");
+    shop.cli.ok("undo try");
+    assert_eq!(shop.server.sql("shop", users), "ann1 bob1");
+    let url = shop.clone_plan("back");
+    inside(
+        &url,
+        "INSERT INTO par VALUES (2); UPDATE chi SET p = 2; UPDATE ex SET u = 9 WHERE id = 1; UPDATE ex SET u = 1 WHERE id = 2",
+    );
+    shop.cli.ok("commit back");
+    let all = "SELECT (SELECT max(id) FROM par), (SELECT p FROM chi), (SELECT string_agg(u::text, ' ' ORDER BY id) FROM ex)";
+    assert_eq!(shop.server.sql("shop", all), "2|2|9 1");
+    shop.cli.ok("undo back");
+    assert_eq!(shop.server.sql("shop", all), "1|1|1 2");
+    // Where no order does, no client is said to have changed something.
+    let url = shop.clone_plan("swap");
+    inside(
+        &url,
+        "UPDATE ex SET u = 9 WHERE id = 1; UPDATE ex SET u = 1 WHERE id = 2; UPDATE ex SET u = 2 WHERE id = 1",
+    );
+    let told = shop.cli.fails("commit swap", 4);
+    has(&told, ["takes these rows in no order", "unique"]);
+    assert!(!told.contains("changed meanwhile"), "{told}");
+    shop.cli.ok("cleanup swap --yes");
+}
+
 // rule Q4
 #[test]
 fn types_behind_two_domains_were_compared_as_what_they_are_not() {

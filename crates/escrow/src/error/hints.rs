@@ -315,6 +315,9 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
             "put the original back where it was, or make a new plan for the directory that is there now"
         }
         StrategyError::Carved { .. } => "name that resource instead",
+        StrategyError::NotTaken { .. } => {
+            "another client wrote rows that contradict them, or they exchange values that have to be unique at every moment; change that, and try again"
+        }
         StrategyError::Moved { .. } => "look at `escrow diff`, and try again",
         StrategyError::Lost { .. } => {
             "nothing was changed; `escrow checkpoint list` shows the others, and `escrow rollback` begins anew from the original as it is now"

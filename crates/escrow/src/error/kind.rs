@@ -127,6 +127,7 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         | StrategyError::Forbidden { .. } => Kind::Denied,
         StrategyError::Replaced { .. }
         | StrategyError::Moved { .. }
+        | StrategyError::NotTaken { .. }
         | StrategyError::Lost { .. } => Kind::Conflict,
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,

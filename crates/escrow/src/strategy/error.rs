@@ -56,6 +56,9 @@ pub enum StrategyError {
     /// The original, or the sandbox, changed while a commit or a restore was under way.
     #[error("'{path}' changed meanwhile: {what}")]
     Moved { path: ResourcePath, what: String },
+    /// The rows of a commit, or of an undo, break a constraint of the original in every order in which they can be written.
+    #[error("the original takes these rows in no order that was tried: {said}")]
+    NotTaken { said: String },
     /// Another directory stands where the original was.
     #[error("'{original}' is not the directory this sandbox was made from")]
     Replaced { original: Location },

@@ -24,14 +24,15 @@ use crate::model::{Conflict, ResourcePath};
 /// What the original refuses because of what others did is a conflict; the rest is a failure.
 fn refused(error: PgError) -> StrategyError {
     let code = error.code.as_deref().unwrap_or_default();
-    match code.starts_with("23") || code.starts_with("40") || code == "55P03" {
-        true => StrategyError::Moved {
-            path: ResourcePath::root(),
-            what: format!(
-                "the original does not take these rows in any order that was tried: {error}"
-            ),
+    match code {
+        _ if code.starts_with("23") => StrategyError::NotTaken {
+            said: error.to_string(),
         },
-        false => failed("be written as the sandbox is", &error),
+        _ if code.starts_with("40") || code == "55P03" => StrategyError::Moved {
+            path: ResourcePath::root(),
+            what: format!("another client works on it: {error}"),
+        },
+        _ => failed("be written as the sandbox is", &error),
     }
 }
 
@@ -349,13 +350,6 @@ impl Release<'_> {
             return Err(elsewhere(ResourcePath::root(), what));
         }
         let quoted: Vec<String> = tables.iter().map(|of| of.table.quoted()).collect();
-        let mut redo = Redo::whole();
-        for changed in rows {
-            let number = changed.swap.table as usize;
-            let (from, to) = self.ends_of(changed);
-            let writer = tables[number].writer(&quoted[number]);
-            redo.row(&writer, from.map(Vec::as_slice), to.map(Vec::as_slice));
-        }
         let touched: BTreeSet<&String> = rows
             .iter()
             .map(|changed| &quoted[changed.swap.table as usize])
@@ -369,19 +363,22 @@ impl Release<'_> {
         connection.query(begin).map_err(refused)?;
         let counts = self.loose(connection, rows).map_err(refused)?;
         let mut written = Ok(false);
-        for order in ORDERS {
-            written = redo
-                .write(connection, order)
-                .and_then(|()| connection.query("SET CONSTRAINTS ALL IMMEDIATE"))
-                .and_then(|_| self.shows(connection, rows, &counts));
-            match &written {
-                Ok(true) => break,
-                // Without words of the server the link is lost.
-                Err(error) if error.code.is_none() => break,
-                _ => {}
+        'tried: for backwards in [false, true] {
+            let redo = self.redo(rows, &quoted, backwards);
+            for order in ORDERS {
+                written = redo
+                    .write(connection, order)
+                    .and_then(|()| connection.query("SET CONSTRAINTS ALL IMMEDIATE"))
+                    .and_then(|_| self.shows(connection, rows, &counts));
+                match &written {
+                    Ok(true) => break 'tried,
+                    // Without words of the server the link is lost.
+                    Err(error) if error.code.is_none() => break 'tried,
+                    _ => {}
+                }
+                let again = "ROLLBACK TO SAVEPOINT escrow_rows";
+                connection.query(again).map_err(refused)?;
             }
-            let again = "ROLLBACK TO SAVEPOINT escrow_rows";
-            connection.query(again).map_err(refused)?;
         }
         if !written.map_err(refused)? {
             let why = "the original shows something else than the sandbox once it is written there";
@@ -403,6 +400,26 @@ impl Release<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The statements for these rows. `backwards`: those that change a row come the other way round in every order, so that the orders
+    /// with removals first and last are both tried with changes forwards and backwards.
+    fn redo(&self, rows: &[&Changed], quoted: &[String], backwards: bool) -> Redo {
+        let mut redo = Redo::whole();
+        let mut add = |changed: &Changed| {
+            let number = changed.swap.table as usize;
+            let (from, to) = self.ends_of(changed);
+            let mut writer = self.plan.plan.tables[number].writer(&quoted[number]);
+            if backwards && from.is_some() && to.is_some() {
+                writer.rank = usize::MAX - writer.rank;
+            }
+            redo.row(&writer, from.map(Vec::as_slice), to.map(Vec::as_slice));
+        };
+        match backwards {
+            false => rows.iter().for_each(|changed| add(changed)),
+            true => rows.iter().rev().for_each(|changed| add(changed)),
+        }
+        redo
     }
 
     /// How often each row of a table without a key should be there: as often as it is, and what comes or goes.
@@ -505,6 +522,9 @@ impl Release<'_> {
         match tried.and_then(|()| self.write(&mut connection, &rows, None)) {
             Ok(()) => Ok(Vec::new()),
             Err(StrategyError::Moved { path, what }) => Ok(vec![Conflict::of(path, &what)]),
+            Err(error @ StrategyError::NotTaken { .. }) => {
+                Ok(vec![Conflict::of(ResourcePath::root(), &error.to_string())])
+            }
             Err(error) => Err(error),
         }
     }
