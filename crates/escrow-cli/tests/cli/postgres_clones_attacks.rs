@@ -15,6 +15,54 @@ fn work(shop: &Shop) -> String {
     shop.server.sql("postgres", sql)
 }
 
+/// Functions of constraints run in the original while its rows are written.
+// rule Q1, Q2
+#[test]
+fn a_function_of_a_check_constraint_wrote_other_rows_of_the_original() {
+    let shop = Shop::with_clones(true);
+    let tables = "CREATE TABLE acct (id int PRIMARY KEY, bal int); INSERT INTO acct VALUES (1, 100), (2, 7); \
+         CREATE TABLE line (id int PRIMARY KEY, a int REFERENCES acct ON DELETE CASCADE); INSERT INTO line VALUES (1, 1); \
+         CREATE TABLE pile (bal int); INSERT INTO pile VALUES (4), (5); \
+         CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (9, 'old'); \
+         CREATE FUNCTION fix(i int) RETURNS bool LANGUAGE sql AS 'SELECT true'; ALTER TABLE t ADD CHECK (fix(id))";
+    shop.server.sql("shop", tables);
+    let url = shop.clone_plan("try");
+    let fix = |does: &str| {
+        format!(
+            "CREATE OR REPLACE FUNCTION fix(i int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN \
+             IF NOT current_database() LIKE 'escrow%' THEN {does}; END IF; RETURN true; END $$"
+        )
+    };
+    inside(&url, &fix("NULL"));
+    inside(
+        &url,
+        "INSERT INTO t VALUES (1, 'hello'); DELETE FROM acct WHERE id = 2; CREATE INDEX by_bal ON pile (bal)",
+    );
+    let all = "SELECT (SELECT sum(bal) FROM acct), (SELECT count(*) FROM line), (SELECT string_agg(v, ' ' ORDER BY id) FROM t), \
+               (SELECT count(*) FROM loose), (SELECT count(*) FROM pile)";
+    for (does, name) in [
+        ("UPDATE public.items SET price = 0", "'items'"),
+        ("TRUNCATE public.loose", "'loose'"),
+        ("PERFORM nextval('public.orders_id_seq')", "'orders_id_seq'"),
+        // Of tables that the commit writes too, or that follow one of them.
+        ("UPDATE public.acct SET bal = 0", "'acct'"),
+        ("DELETE FROM public.t WHERE id = 9", "'t'"),
+        ("DELETE FROM public.line", "'line'"),
+        ("TRUNCATE public.acct CASCADE", "'acct'"),
+        ("TRUNCATE public.pile", "'pile'"),
+    ] {
+        inside(&url, &fix(does));
+        let told = shop.cli.fails("commit try", 3);
+        has(&told, [name, "more there than the diff shows"]);
+        assert_eq!(shop.server.sql("shop", all), "107|1|old|3|2", "{does}");
+        assert_eq!(shop.items(), "20|315.0");
+    }
+    inside(&url, &fix("PERFORM 1"));
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("shop", all), "100|1|hello old|3|2");
+    shop.assert_no_clone();
+}
+
 /// For a dump, what belongs to an extension is not there: a commit dropped it in the original.
 // rule C15, Q2
 #[test]

@@ -20,6 +20,7 @@ mod release;
 mod rows;
 mod schema;
 mod session;
+mod unplanned;
 
 use std::path::Path;
 
@@ -504,7 +505,6 @@ fn release<'p>(plan: &'p OpenPlan, original: &'p Original, back: bool) -> Releas
     }
 }
 
-/// The server on which the clones of an area may have been begun.
 /// The clones that a sandbox may have: a checkpoint has a file in its area.
 fn parts_of(area: &Path) -> Result<Vec<String>> {
     let mut parts = [BASE, WORK, session::SHAPE].map(str::to_owned).to_vec();
@@ -519,6 +519,7 @@ fn parts_of(area: &Path) -> Result<Vec<String>> {
     Ok(parts)
 }
 
+/// The server on which the clones of an area may have been begun.
 fn begun(area: &Path) -> Option<(Server, Location)> {
     let text = owned::read_named(&area.join(CLONES), MOST).ok()?;
     Some((serde_json::from_slice(&text).ok()?, Location::from(area)))

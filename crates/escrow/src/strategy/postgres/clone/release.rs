@@ -19,6 +19,7 @@ use super::programs::Programs;
 use super::refused;
 use super::rows::{self, Changed, Compared, copies, present};
 use super::schema::Schema;
+use super::unplanned::Watch;
 use crate::model::{Conflict, ResourcePath};
 
 /// What the original refuses because of what others did is a conflict; the rest is a failure.
@@ -362,10 +363,16 @@ impl Release<'_> {
         let begin = "SET CONSTRAINTS ALL DEFERRED; SAVEPOINT escrow_rows";
         connection.query(begin).map_err(refused)?;
         let counts = self.loose(connection, rows).map_err(refused)?;
+        let ends = rows.iter().map(|changed| {
+            let (from, to) = self.ends_of(changed);
+            (*changed, from, to)
+        });
+        let mut watch = Watch::new(connection, self.plan, ends).map_err(refused)?;
         let mut written = Ok(false);
         'tried: for backwards in [false, true] {
             let redo = self.redo(rows, &quoted, backwards);
             for order in ORDERS {
+                watch.begin(connection).map_err(refused)?;
                 written = redo
                     .write(connection, order)
                     .and_then(|()| connection.query("SET CONSTRAINTS ALL IMMEDIATE"))
@@ -378,6 +385,7 @@ impl Release<'_> {
                 }
                 let again = "ROLLBACK TO SAVEPOINT escrow_rows";
                 connection.query(again).map_err(refused)?;
+                watch.taken_back(connection).map_err(refused)?;
             }
         }
         if !written.map_err(refused)? {
@@ -399,7 +407,7 @@ impl Release<'_> {
                 sequence.move_on(connection).map_err(refused)?;
             }
         }
-        Ok(())
+        watch.check(connection, self.original)
     }
 
     /// The statements for these rows. `backwards`: those that change a row come the other way round in every order, so that the orders

@@ -11,10 +11,8 @@ use super::super::holder::changes::shown;
 use super::super::lexer::{Reading, Word, first_statement};
 use super::super::sql::first_end;
 use super::rows::missing;
+use super::unplanned::Relation;
 use crate::model::{Change, ResourcePath};
-
-/// A schema and a name.
-type Relation = (String, String);
 
 /// What has a definition: its kind, its schema and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -211,6 +209,18 @@ pub(super) struct Ddl {
 impl Ddl {
     pub(super) fn is_empty(&self) -> bool {
         self.expected.is_empty()
+    }
+
+    /// The relations that it alters or that its statements name, and so lock.
+    pub(super) fn relations(&self) -> BTreeSet<Relation> {
+        let mut found = BTreeSet::new();
+        for (named, old) in &self.expected {
+            found.insert((named.schema.clone(), named.name.clone()));
+            found.extend(old.iter().flat_map(|sql| tables_of(sql)));
+        }
+        let made = self.early.iter().chain(&self.late);
+        found.extend(made.flat_map(|sql| tables_of(sql)));
+        found
     }
 
     /// Remembers how the original has it.
