@@ -63,6 +63,36 @@ fn a_function_of_a_check_constraint_wrote_other_rows_of_the_original() {
     shop.assert_no_clone();
 }
 
+/// What constraints themselves do to rows that follow others is not taken for more than was planned, and neither is what an order did that
+/// the original did not take.
+// rule Q3
+#[test]
+fn rows_that_follow_others_are_written_as_planned() {
+    let shop = Shop::with_clones(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE boss (id int PRIMARY KEY, code text UNIQUE); INSERT INTO boss VALUES (1, 'a'), (2, 'b'), (3, 'c'); \
+         CREATE TABLE emp (id int PRIMARY KEY, boss int REFERENCES boss ON DELETE SET NULL, code text REFERENCES boss (code) ON UPDATE CASCADE, \
+         u int UNIQUE); INSERT INTO emp VALUES (1, 1, 'b', 1), (2, 2, 'b', 2), (3, NULL, 'c', 3); \
+         CREATE TABLE task (id int PRIMARY KEY, emp int REFERENCES emp ON DELETE CASCADE); INSERT INTO task VALUES (1, 1), (2, 3)",
+    );
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "DELETE FROM boss WHERE id = 1; UPDATE boss SET code = 'bb' WHERE id = 2; DELETE FROM emp WHERE id = 3; \
+         UPDATE emp SET u = 9 WHERE id = 2; UPDATE emp SET u = 2 WHERE id = 1",
+    );
+    let all = "SELECT string_agg(concat_ws(' ', id, boss, code, u), ', ' ORDER BY id), (SELECT count(*) FROM task), (SELECT count(*) FROM boss) FROM emp";
+    let (before, wanted) = (shop.server.sql("shop", all), inside(&url, all));
+    assert_eq!(wanted, "1 bb 2, 2 2 bb 9|1|2");
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("shop", all), wanted);
+    shop.cli.ok("undo try");
+    assert_eq!(shop.server.sql("shop", all), before);
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
+
 /// For a dump, what belongs to an extension is not there: a commit dropped it in the original.
 // rule C15, Q2
 #[test]

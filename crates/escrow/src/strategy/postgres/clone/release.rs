@@ -22,6 +22,28 @@ use super::schema::Schema;
 use super::unplanned::Watch;
 use crate::model::{Conflict, ResourcePath};
 
+/// In which order the rows that are changed are written: a value may pass from a table to one that refers to it or the other way round, and
+/// from a row of a table to the next or the one before.
+#[derive(Clone, Copy)]
+struct Backwards {
+    tables: bool,
+    rows: bool,
+}
+
+impl Backwards {
+    const fn new(tables: bool, rows: bool) -> Self {
+        Self { tables, rows }
+    }
+}
+
+/// Each of them is tried with removals first and last, until the original takes one.
+const BACKWARDS: [Backwards; 4] = [
+    Backwards::new(false, false),
+    Backwards::new(true, true),
+    Backwards::new(false, true),
+    Backwards::new(true, false),
+];
+
 /// What the original refuses because of what others did is a conflict; the rest is a failure.
 fn refused(error: PgError) -> StrategyError {
     let code = error.code.as_deref().unwrap_or_default();
@@ -369,9 +391,10 @@ impl Release<'_> {
         });
         let mut watch = Watch::new(connection, self.plan, ends).map_err(refused)?;
         let mut written = Ok(false);
-        'tried: for backwards in [false, true] {
+        let [removals_first, removals_last, ..] = ORDERS;
+        'tried: for backwards in BACKWARDS {
             let redo = self.redo(rows, &quoted, backwards);
-            for order in ORDERS {
+            for order in [removals_first, removals_last] {
                 watch.begin(connection).map_err(refused)?;
                 written = redo
                     .write(connection, order)
@@ -410,20 +433,19 @@ impl Release<'_> {
         watch.check(connection, self.original)
     }
 
-    /// The statements for these rows. `backwards`: those that change a row come the other way round in every order, so that the orders
-    /// with removals first and last are both tried with changes forwards and backwards.
-    fn redo(&self, rows: &[&Changed], quoted: &[String], backwards: bool) -> Redo {
+    /// The statements for these rows, with tables and rows that are changed in this order.
+    fn redo(&self, rows: &[&Changed], quoted: &[String], backwards: Backwards) -> Redo {
         let mut redo = Redo::whole();
         let mut add = |changed: &Changed| {
             let number = changed.swap.table as usize;
             let (from, to) = self.ends_of(changed);
             let mut writer = self.plan.plan.tables[number].writer(&quoted[number]);
-            if backwards && from.is_some() && to.is_some() {
+            if backwards.tables && from.is_some() && to.is_some() {
                 writer.rank = usize::MAX - writer.rank;
             }
             redo.row(&writer, from.map(Vec::as_slice), to.map(Vec::as_slice));
         };
-        match backwards {
+        match backwards.rows {
             false => rows.iter().for_each(|changed| add(changed)),
             true => rows.iter().rev().for_each(|changed| add(changed)),
         }
