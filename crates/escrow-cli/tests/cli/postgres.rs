@@ -234,7 +234,7 @@ fn every_change_of_a_definition_is_named() {
         ("CREATE SCHEMA s", &["added schema:s"]),
         (
             "CREATE TABLE s.a (id int PRIMARY KEY)",
-            &["added index:s.a_pkey", "added s.a"],
+            &["added s.a", "added s.a/index:a_pkey"],
         ),
         (
             "CREATE TABLE s.b (a int REFERENCES s.a, m mood[])",
@@ -242,7 +242,7 @@ fn every_change_of_a_definition_is_named() {
         ),
         (
             "CREATE TRIGGER t BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
-            &["added trigger:items%2Ft"],
+            &["added items/trigger:t"],
         ),
         (
             "CREATE RULE r AS ON DELETE TO items DO ALSO NOTHING",

@@ -98,6 +98,32 @@ fn a_changed_dependency_was_hidden_by_another_change() {
     assert_eq!(shop.sql(options), "{autovacuum_enabled=false}");
 }
 
+/// A policy for what lies under a table did not hold for its triggers, indexes and policies, which had paths of their own.
+// rule S6
+#[test]
+fn a_policy_on_a_table_did_not_hold_for_its_triggers() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE INDEX more ON loose (a); \
+         CREATE TRIGGER t BEFORE INSERT ON loose FOR EACH ROW EXECUTE FUNCTION f(); CREATE POLICY p ON loose USING (true)",
+    );
+    let under: Vec<String> = changes(&shop.cli, "try")
+        .into_iter()
+        .filter(|path| path.contains("loose/"))
+        .collect();
+    assert_eq!(
+        under,
+        [
+            "added loose/index:more",
+            "added loose/policy:p",
+            "added loose/trigger:t"
+        ]
+    );
+    shop.cli.ok("cleanup --yes try");
+}
+
 /// What this role may not read was not bound by the digest.
 // rule C11
 #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::super::super::sql::{UNREAD, identifier, table_item, text_change};
+use super::super::super::sql::{UNREAD, identifier, part_item, table_item, text_change};
 use super::super::connect::{Connection, PgResult, literal};
 use super::backend::Backend;
 use super::changes::{digest_of, drop_present, shown, texts};
@@ -76,13 +76,24 @@ const IDENTIFIED: &str = "pg_am pg_cast pg_collation pg_constraint pg_conversion
 /// What has a definition, by its catalog and its number there; the number 0 is the catalog itself.
 type Key = (String, String);
 
-/// Its name and its kind, and where its rows are.
+/// Its name and its kind, where its rows are, and the table that it belongs to.
 #[derive(Clone, PartialEq, Eq)]
 struct Object {
     schema: String,
     name: String,
     kind: String,
     file: String,
+    table: String,
+}
+
+impl Object {
+    /// The name that people use.
+    fn shown(&self) -> String {
+        match self.table.as_str() {
+            "" => shown(&self.schema, &self.name),
+            table => format!("{}/{}", shown(&self.schema, table), self.name),
+        }
+    }
 }
 
 /// A catalog of the server.
@@ -183,7 +194,7 @@ impl PathChange {
             self.before = vec![format!("rows of {catalog}")];
             self.after = vec![format!("rows of {catalog}: changed")];
         }
-        let named = |one: &Object| format!("{} {}", one.kind, shown(&one.schema, &one.name));
+        let named = |one: &Object| format!("{} {}", one.kind, one.shown());
         if let Some(one) = new.or(old) {
             self.kind.clone_from(&one.kind);
         }
@@ -307,12 +318,14 @@ fn objects(connection: &mut Connection, keys: &[Key]) -> PgResult<BTreeMap<Key, 
         };
         let sql = format!("{sql} ({})", numbers.join(","));
         for row in connection.query(&sql)? {
-            let [number, schema, name, kind, file] = texts(row).try_into().unwrap_or_default();
+            let [number, schema, name, kind, file, table] =
+                texts(row).try_into().unwrap_or_default();
             let object = Object {
                 schema,
                 name,
                 kind,
                 file,
+                table,
             };
             found.insert((class.to_owned(), number), object);
         }
@@ -324,29 +337,30 @@ fn objects(connection: &mut Connection, keys: &[Key]) -> PgResult<BTreeMap<Key, 
 fn names(class: &str) -> Option<String> {
     let of_table = |table: &str, name: &str, of: &str, kind: &str| {
         format!(
-            "SELECT x.oid::text, n.nspname, c.relname || '/' || x.{name}, '{kind}', '' FROM pg_catalog.{table} x \
+            "SELECT x.oid::text, n.nspname, x.{name}, '{kind}', '', c.relname FROM pg_catalog.{table} x \
              JOIN pg_catalog.pg_class c ON c.oid = x.{of} JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE x.oid IN"
         )
     };
     Some(match class {
         "pg_class" => "SELECT x.oid::text, n.nspname, x.relname, CASE x.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'table' \
              WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' \
-             WHEN 'I' THEN 'index' WHEN 'f' THEN 'foreign table' WHEN 't' THEN 'toast' ELSE 'composite type' END, x.relfilenode::text \
-             FROM pg_catalog.pg_class x JOIN pg_catalog.pg_namespace n ON n.oid = x.relnamespace WHERE x.oid IN"
+             WHEN 'I' THEN 'index' WHEN 'f' THEN 'foreign table' WHEN 't' THEN 'toast' ELSE 'composite type' END, x.relfilenode::text, coalesce(o.relname, '') \
+             FROM pg_catalog.pg_class x JOIN pg_catalog.pg_namespace n ON n.oid = x.relnamespace \
+             LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = x.oid LEFT JOIN pg_catalog.pg_class o ON o.oid = i.indrelid WHERE x.oid IN"
             .to_owned(),
         "pg_proc" => "SELECT x.oid::text, n.nspname, x.proname || '(' || pg_catalog.pg_get_function_identity_arguments(x.oid) || ')', \
-             'function', '' FROM pg_catalog.pg_proc x JOIN pg_catalog.pg_namespace n ON n.oid = x.pronamespace WHERE x.oid IN"
+             'function', '', '' FROM pg_catalog.pg_proc x JOIN pg_catalog.pg_namespace n ON n.oid = x.pronamespace WHERE x.oid IN"
             .to_owned(),
-        "pg_type" => "SELECT x.oid::text, n.nspname, x.typname, 'type', '' FROM pg_catalog.pg_type x \
+        "pg_type" => "SELECT x.oid::text, n.nspname, x.typname, 'type', '', '' FROM pg_catalog.pg_type x \
              JOIN pg_catalog.pg_namespace n ON n.oid = x.typnamespace WHERE x.oid IN"
             .to_owned(),
-        "pg_authid" => "SELECT x.oid::text, '', x.rolname, 'role', '' FROM pg_catalog.pg_roles x WHERE x.oid IN".to_owned(),
-        "pg_largeobject_metadata" => "SELECT x.oid::text, '', x.oid::text, 'large object', '' \
+        "pg_authid" => "SELECT x.oid::text, '', x.rolname, 'role', '', '' FROM pg_catalog.pg_roles x WHERE x.oid IN".to_owned(),
+        "pg_largeobject_metadata" => "SELECT x.oid::text, '', x.oid::text, 'large object', '', '' \
              FROM pg_catalog.pg_largeobject_metadata x WHERE x.oid IN".to_owned(),
         "pg_trigger" => of_table("pg_trigger", "tgname", "tgrelid", "trigger"),
         "pg_policy" => of_table("pg_policy", "polname", "polrelid", "policy"),
         class if IDENTIFIED.split(' ').any(|one| one == class) => format!(
-            "SELECT x.oid::text, '', i.identity, i.type, '' FROM pg_catalog.{class} x, \
+            "SELECT x.oid::text, '', i.identity, i.type, '', '' FROM pg_catalog.{class} x, \
              LATERAL pg_catalog.pg_identify_object('pg_catalog.{class}'::pg_catalog.regclass, x.oid, 0) i WHERE x.oid IN"
         ),
         _ => return None,
@@ -372,6 +386,10 @@ fn path_of(catalog: &str, object: Option<&Object>) -> ResourcePath {
     let Some(object) = object else {
         return ResourcePath::root().join(format!("catalog:{catalog}").as_bytes());
     };
+    if !object.table.is_empty() {
+        let table = shown(&object.schema, &object.table);
+        return part_item(&table, &object.kind, &object.name);
+    }
     let item = table_item(&shown(&object.schema, &object.name));
     match object.kind.as_str() {
         "table" | "view" | "materialized view" | "foreign table" => item,
