@@ -191,6 +191,15 @@ one.link.sendall(B("x") + E() + frame("d", b"bad\n") + S)
 one.link.close()
 assert Raw(shop).say(Q("SELECT 1"))[-2:] == [("C", b"SELECT 1\0"), ("Z", b"I")]
 "#,
+        // A client that goes before its copy begins: the server waited for a Sync that had come in the copy.
+        r#"
+for batch in [Q("SELECT 'é'; COPY loose FROM STDIN /*é*/"), Q("SELECT pg_sleep(0.2); COPY loose FROM STDIN /*é*/"),
+              Q("BEGIN") + X("SELECT pg_sleep(0.2), repeat('x', 100000)") + X("COPY loose FROM STDIN") + S]:
+    one = Raw(shop)
+    one.link.sendall(batch)
+    one.link.close()
+    assert Raw(shop).say(Q("SELECT 1"))[-2:] == [("C", b"SELECT 1\0"), ("Z", b"I")], batch
+"#,
         // Copies that come before they are asked for, or end twice.
         r#"
 one = Raw(shop)
@@ -347,6 +356,10 @@ one = Raw(shop)
 for sql in ["UPDATE pg_settings SET setting = '200' WHERE name = 'idle_in_transaction_session_timeout'",
             '''SELECT pg_catalog.U&"set!005fconfig" UESCAPE '!' ('idle_in_transaction_session_timeout', '200', false)''']: one.say(Q(sql))
 time.sleep(0.6)
+"#,
+        r#"
+one = Raw(shop)
+for sql in ["SET exit_on_error = on", "SELECT 1 / 0"]: one.say(Q(sql))
 "#,
         r#"
 one, two = Raw(shop), Raw(shop)

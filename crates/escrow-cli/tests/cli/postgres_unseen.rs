@@ -70,6 +70,43 @@ fn a_cast_said_that_a_row_is_as_it_was() {
     assert_eq!(shop.sql(released), "blue|4");
 }
 
+/// Of some values the server does not send everything, and several functions have one name.
+// rule C11, Q4
+#[test]
+fn values_that_are_written_alike_were_taken_for_the_same() {
+    let shop = Shop::new(true);
+    shop.sql(
+        "CREATE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION f(text) RETURNS int LANGUAGE sql AS 'SELECT 2'; \
+         CREATE TABLE alike (id int PRIMARY KEY, x xml, p regproc); INSERT INTO alike SELECT 1, '<a/>', oid FROM pg_proc WHERE oid = 'f(int)'::regprocedure; \
+         CREATE FUNCTION af(anyelement, anyelement) RETURNS anyelement LANGUAGE sql AS 'SELECT $1'; CREATE AGGREGATE ag(int) (sfunc = af, stype = int)",
+    );
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "UPDATE alike SET x = '<?xml version=\"1.0\" encoding=\"ISO-8859-1\"?><a/>'; UPDATE alike SET p = 'f(text)'::regprocedure::oid; \
+         CREATE FUNCTION af(int, int) RETURNS int LANGUAGE sql AS 'SELECT 5'; CREATE OR REPLACE AGGREGATE ag(int) (sfunc = af, stype = int)",
+    );
+    let shown = shop.cli.ok("diff try");
+    has(&shown, ["alike/1", "ISO-8859-1", "p '", "ag("]);
+    shop.cli.ok("cleanup --yes try");
+}
+
+/// A superuser's cast of numbers to text ran inside the comparison, where what it did was taken back.
+// rule C11
+#[test]
+fn a_cast_of_numbers_hid_a_row_while_it_was_looked_for() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "CREATE FUNCTION evil(oid) RETURNS text LANGUAGE plpgsql AS $$ BEGIN DELETE FROM public.loose WHERE a = 666; RETURN '1'; END $$; \
+         CREATE CAST (oid AS text) WITH FUNCTION evil(oid); INSERT INTO loose VALUES (666)",
+    );
+    let shown = changes(&shop.cli, "try").join("\n");
+    has(&shown, ["inserted loose", "function:evil", "cast:"]);
+    shop.cli.ok("cleanup --yes try");
+}
+
 /// What only the dependencies of a thing say, or the table in which its long values are, was shown only where nothing else was changed.
 // rule C11
 #[test]

@@ -488,16 +488,18 @@ impl Connection {
         if spoke > 0 && !self.incoming.fill(&mut self.link)? {
             return Err(PgError::link("the server closed the connection"));
         }
-        while let Some(kind) = self.incoming.peek() {
-            if !matches!(kind, b'S' | b'N' | b'A') {
-                return Err(PgError::link(OUT_OF_STEP));
-            }
-            match self.incoming.next()? {
-                Some(frame) => self.note(&frame),
-                None => break,
+        while let Some(frame) = self.incoming.next()? {
+            match frame.kind {
+                b'S' | b'N' | b'A' => self.note(&frame),
+                // It ended the session.
+                b'E' => return Err(PgError::said(&frame.body)),
+                _ => return Err(PgError::link(OUT_OF_STEP)),
             }
         }
-        Ok(())
+        match self.incoming.peek() {
+            None | Some(b'S' | b'N' | b'A' | b'E') => Ok(()),
+            Some(_) => Err(PgError::link(OUT_OF_STEP)),
+        }
     }
 
     /// Takes back everything since a savepoint, and the savepoint: once more, where a late cancel or a limit of time met the first attempt.

@@ -43,8 +43,9 @@ pub(super) struct Modes {
 /// Names of savepoints and prepared transactions that are ours.
 pub(super) const OWN: &str = "escrow_";
 
-/// Settings by which a server ends what is held because nothing happens in it. No client sets them.
-pub(super) const TIMEOUTS: [&str; 3] = [
+/// Settings by which a server ends what is held, because nothing happens in it or at the first error. No client sets them.
+pub(super) const TIMEOUTS: [&str; 4] = [
+    "exit_on_error",
     "idle_in_transaction_session_timeout",
     "idle_session_timeout",
     "transaction_timeout",

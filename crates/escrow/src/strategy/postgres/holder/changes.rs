@@ -169,16 +169,16 @@ fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> Pg
     Ok(())
 }
 
-/// The digest of a row, or of a text, as the server computes it. Values are those that it sends: a cast to text may be a function of a client.
-pub(super) fn digest_of(what: &str) -> String {
+/// The digest of values as the server computes it. They are what it sends: a cast to text may be a function of a client.
+pub(super) fn digest_of(values: &str) -> String {
     format!(
-        "pg_catalog.encode(pg_catalog.sha256(pg_catalog.textsend(pg_catalog.format('%s', {what}))), 'hex')"
+        "pg_catalog.encode(pg_catalog.sha256(pg_catalog.textsend(pg_catalog.concat_ws(' ', {values}))), 'hex')"
     )
 }
 
 /// What the transaction has a writing lock on.
 fn locked(connection: &mut Connection) -> PgResult<Vec<Table>> {
-    let sql = "SELECT c.oid::text, n.nspname, c.relname, c.relkind, bool_or(l.mode = 'AccessExclusiveLock')::text, \
+    let sql = "SELECT c.oid, n.nspname, c.relname, c.relkind, bool_or(l.mode = 'AccessExclusiveLock')::text, \
                (c.relispopulated AND pg_catalog.has_table_privilege(c.oid, 'SELECT') \
                AND NOT pg_catalog.row_security_active(c.oid))::text FROM pg_catalog.pg_locks l \
                JOIN pg_catalog.pg_class c ON c.oid = l.relation \
@@ -200,7 +200,7 @@ fn close(base: &mut Connection, tables: &mut [Table]) -> PgResult<()> {
         return Ok(());
     }
     let sql = format!(
-        "SELECT indrelid::text FROM pg_catalog.pg_index WHERE indexrelid IN ({})",
+        "SELECT indrelid FROM pg_catalog.pg_index WHERE indexrelid IN ({})",
         indexes.join(", ")
     );
     let closed: Vec<String> = base.query(&sql)?.into_iter().flat_map(texts).collect();
@@ -212,7 +212,7 @@ fn close(base: &mut Connection, tables: &mut [Table]) -> PgResult<()> {
 
 /// Every table of a database, also those that only others hold.
 pub(in crate::strategy::postgres) fn all(connection: &mut Connection) -> PgResult<Vec<Table>> {
-    let sql = "SELECT c.oid::text, n.nspname, c.relname, c.relkind, 'false', \
+    let sql = "SELECT c.oid, n.nspname, c.relname, c.relkind, 'false', \
                (c.relispopulated AND pg_catalog.has_table_privilege(c.oid, 'SELECT'))::text \
                FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                WHERE c.relkind IN ('r', 'm') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' ORDER BY 2, 3";
@@ -241,7 +241,7 @@ fn listed(connection: &mut Connection, sql: &str) -> PgResult<Vec<Table>> {
 
 /// Puts each table after those it refers to; in a circle some order has to do.
 fn rank(connection: &mut Connection, tables: &mut [Table]) -> PgResult<()> {
-    let sql = "SELECT conrelid::text, confrelid::text FROM pg_catalog.pg_constraint \
+    let sql = "SELECT conrelid, confrelid FROM pg_catalog.pg_constraint \
                WHERE contype = 'f' AND conrelid <> confrelid";
     let edges: Vec<Vec<String>> = connection.query(sql)?.into_iter().map(texts).collect();
     let places: BTreeMap<String, usize> = tables
@@ -265,7 +265,8 @@ fn rank(connection: &mut Connection, tables: &mut [Table]) -> PgResult<()> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::strategy::postgres) struct Columns {
     pub(in crate::strategy::postgres) names: Vec<String>,
-    /// How each value is read: `i` a whole number, `b` yes or no, else a text.
+    /// How each value is read: `i` a whole number, `b` yes or no, `x` XML with its declaration, `o` a name that several things have by its
+    /// number, else a text.
     pub(in crate::strategy::postgres) reads: Vec<u8>,
     /// Which of them tell rows apart.
     pub(in crate::strategy::postgres) key: Vec<usize>,
@@ -278,9 +279,10 @@ pub(in crate::strategy::postgres) fn columns(
     oid: &str,
 ) -> PgResult<Columns> {
     let sql = format!(
-        "SELECT a.attname, CASE WHEN a.atttypid IN (20, 21, 23) THEN 'i' WHEN a.atttypid = 16 THEN 'b' ELSE 't' END, \
+        "SELECT a.attname, CASE WHEN a.atttypid IN (20, 21, 23) THEN 'i' WHEN a.atttypid = 16 THEN 'b' \
+         WHEN a.atttypid = 142 THEN 'x' WHEN a.atttypid IN (24, 2203) THEN 'o' ELSE 't' END, \
          coalesce(pg_catalog.array_position(k.keys, a.attnum), 0) - 1, (a.attgenerated <> '')::text \
-         FROM pg_catalog.pg_attribute a LEFT JOIN LATERAL (SELECT (pg_catalog.string_to_array(i.indkey::text, ' ')::int2[])[1:i.indnkeyatts] AS keys FROM pg_catalog.pg_index i \
+         FROM pg_catalog.pg_attribute a LEFT JOIN LATERAL (SELECT (pg_catalog.string_to_array(pg_catalog.format('%s', i.indkey), ' ')::int2[])[1:i.indnkeyatts] AS keys FROM pg_catalog.pg_index i \
          WHERE i.indrelid = a.attrelid AND i.indisprimary) k ON true \
          WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         literal(oid)
@@ -344,17 +346,19 @@ fn rows(
     (found, redo): (&mut Changes, &mut Redo),
 ) -> PgResult<()> {
     let columns = columns(&mut backend.connection, &table.oid)?;
-    // As the server sends them: a cast to text may be a function of a client.
+    // As the server sends them: a cast to text may be a function of a client. Of some types it does not send all of the value.
+    let column = |(name, read): (&String, &u8)| match read {
+        b'x' => format!(", {}::pg_catalog.text", identifier(name)),
+        b'o' => format!(", {}::pg_catalog.oid", identifier(name)),
+        _ => format!(", {}", identifier(name)),
+    };
     let list: Vec<String> = columns
         .names
         .iter()
-        .map(|name| format!(", {}", identifier(name)))
+        .zip(&columns.reads)
+        .map(column)
         .collect();
-    let select = format!(
-        "SELECT ctid::pg_catalog.text{} FROM ONLY {}",
-        list.concat(),
-        table.quoted()
-    );
+    let select = format!("SELECT ctid{} FROM ONLY {}", list.concat(), table.quoted());
     let new = versions(
         &mut backend.connection,
         &format!("{select} WHERE {own}"),
@@ -404,9 +408,8 @@ pub(super) fn drop_present<T>(
             .map(|(place, _)| format!("\"{place}\""))
             .collect();
         let list = literal(&format!("{{{}}}", places.join(",")));
-        let sql = format!(
-            "SELECT ctid::pg_catalog.text FROM ONLY {table} WHERE ctid = ANY ({list}::pg_catalog.tid[])"
-        );
+        let sql =
+            format!("SELECT ctid FROM ONLY {table} WHERE ctid = ANY ({list}::pg_catalog.tid[])");
         let rows = connection.query(&sql)?;
         present.extend(rows.into_iter().flat_map(|row| row.into_iter().flatten()));
     }

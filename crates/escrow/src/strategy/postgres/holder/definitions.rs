@@ -104,6 +104,8 @@ struct Catalog {
     readable: bool,
     /// The transaction has a writing lock on it.
     locked: bool,
+    /// Its columns that are functions, by their numbers: the names of several can be the same.
+    functions: String,
 }
 
 /// What was found.
@@ -224,18 +226,22 @@ fn catalogs(connection: &mut Connection) -> PgResult<Vec<Catalog>> {
         "SELECT c.relname, EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'oid')::text, \
          pg_catalog.has_table_privilege(c.oid, 'SELECT')::text, \
          EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.pid = pg_catalog.pg_backend_pid() AND l.relation = c.oid \
-         AND l.mode NOT IN ('AccessShareLock', 'RowShareLock'))::text \
+         AND l.mode NOT IN ('AccessShareLock', 'RowShareLock'))::text, \
+         (SELECT pg_catalog.string_agg(pg_catalog.format(', x.%I::pg_catalog.oid', a.attname), '' ORDER BY a.attnum) \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.atttypid = 24) \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE n.nspname = 'pg_catalog' AND c.relkind = 'r' AND c.relname NOT IN ({COUNTED}) ORDER BY 1"
     );
     let rows = connection.query(&sql)?;
     let one = |row| {
-        let [name, numbered, readable, locked] = texts(row).try_into().unwrap_or_default();
+        let [name, numbered, readable, locked, functions] =
+            texts(row).try_into().unwrap_or_default();
         Catalog {
             name,
             numbered: numbered == "true",
             readable: readable == "true",
             locked: locked == "true",
+            functions,
         }
     };
     Ok(rows.into_iter().map(one).collect())
@@ -255,13 +261,13 @@ fn rows(connection: &mut Connection, catalogs: &[Catalog], condition: &str) -> P
         .into();
         let said = match catalog.name.as_str() {
             "pg_class" => format!(
-                "(pg_catalog.to_jsonb(x) - '{VOLATILE}'::pg_catalog.text[])::pg_catalog.text || \
+                "pg_catalog.to_jsonb(x) - '{VOLATILE}'::pg_catalog.text[], \
                  CASE WHEN x.relkind IN ('r', 'm', 'S') THEN x.relfilenode ELSE 0 END"
             ),
-            _ => "x.*".to_owned(),
+            _ => format!("x.*{}", catalog.functions),
         };
         format!(
-            "SELECT {name}, x.ctid::pg_catalog.text, coalesce({class}, {name}), ({number})::pg_catalog.text, \
+            "SELECT {name}, x.ctid, coalesce({class}, {name}), pg_catalog.format('%s', {number}), \
              {} FROM pg_catalog.{quoted} x {join} WHERE {condition}",
             digest_of(&said)
         )
@@ -337,30 +343,30 @@ fn objects(connection: &mut Connection, keys: &[Key]) -> PgResult<BTreeMap<Key, 
 fn names(class: &str) -> Option<String> {
     let of_table = |table: &str, name: &str, of: &str, kind: &str| {
         format!(
-            "SELECT x.oid::text, n.nspname, x.{name}, '{kind}', '', c.relname FROM pg_catalog.{table} x \
+            "SELECT x.oid, n.nspname, x.{name}, '{kind}', '', c.relname FROM pg_catalog.{table} x \
              JOIN pg_catalog.pg_class c ON c.oid = x.{of} JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE x.oid IN"
         )
     };
     Some(match class {
-        "pg_class" => "SELECT x.oid::text, n.nspname, x.relname, CASE x.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'table' \
+        "pg_class" => "SELECT x.oid, n.nspname, x.relname, CASE x.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'table' \
              WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' \
-             WHEN 'I' THEN 'index' WHEN 'f' THEN 'foreign table' WHEN 't' THEN 'toast' ELSE 'composite type' END, x.relfilenode::text, coalesce(o.relname, '') \
+             WHEN 'I' THEN 'index' WHEN 'f' THEN 'foreign table' WHEN 't' THEN 'toast' ELSE 'composite type' END, x.relfilenode, coalesce(o.relname, '') \
              FROM pg_catalog.pg_class x JOIN pg_catalog.pg_namespace n ON n.oid = x.relnamespace \
              LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = x.oid LEFT JOIN pg_catalog.pg_class o ON o.oid = i.indrelid WHERE x.oid IN"
             .to_owned(),
-        "pg_proc" => "SELECT x.oid::text, n.nspname, x.proname || '(' || pg_catalog.pg_get_function_identity_arguments(x.oid) || ')', \
+        "pg_proc" => "SELECT x.oid, n.nspname, x.proname || '(' || pg_catalog.pg_get_function_identity_arguments(x.oid) || ')', \
              'function', '', '' FROM pg_catalog.pg_proc x JOIN pg_catalog.pg_namespace n ON n.oid = x.pronamespace WHERE x.oid IN"
             .to_owned(),
-        "pg_type" => "SELECT x.oid::text, n.nspname, x.typname, 'type', '', '' FROM pg_catalog.pg_type x \
+        "pg_type" => "SELECT x.oid, n.nspname, x.typname, 'type', '', '' FROM pg_catalog.pg_type x \
              JOIN pg_catalog.pg_namespace n ON n.oid = x.typnamespace WHERE x.oid IN"
             .to_owned(),
-        "pg_authid" => "SELECT x.oid::text, '', x.rolname, 'role', '', '' FROM pg_catalog.pg_roles x WHERE x.oid IN".to_owned(),
-        "pg_largeobject_metadata" => "SELECT x.oid::text, '', x.oid::text, 'large object', '', '' \
+        "pg_authid" => "SELECT x.oid, '', x.rolname, 'role', '', '' FROM pg_catalog.pg_roles x WHERE x.oid IN".to_owned(),
+        "pg_largeobject_metadata" => "SELECT x.oid, '', x.oid, 'large object', '', '' \
              FROM pg_catalog.pg_largeobject_metadata x WHERE x.oid IN".to_owned(),
         "pg_trigger" => of_table("pg_trigger", "tgname", "tgrelid", "trigger"),
         "pg_policy" => of_table("pg_policy", "polname", "polrelid", "policy"),
         class if IDENTIFIED.split(' ').any(|one| one == class) => format!(
-            "SELECT x.oid::text, '', i.identity, i.type, '', '' FROM pg_catalog.{class} x, \
+            "SELECT x.oid, '', i.identity, i.type, '', '' FROM pg_catalog.{class} x, \
              LATERAL pg_catalog.pg_identify_object('pg_catalog.{class}'::pg_catalog.regclass, x.oid, 0) i WHERE x.oid IN"
         ),
         _ => return None,

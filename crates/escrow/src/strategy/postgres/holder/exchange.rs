@@ -135,12 +135,12 @@ impl Exchange {
         backend: &mut Backend,
     ) -> Served<Answered> {
         self.listens = false;
-        let mut sync = !self.synced;
         while !self.ready {
             if std::mem::take(&mut self.copying) {
                 wire::put(&mut self.out, b'f', b"the client is gone\0");
             }
-            if std::mem::take(&mut sync) {
+            // The server would pass over one in a copy, and wait for another.
+            if !self.synced && !self.awaits_copy() {
                 wire::put(&mut self.out, b'S', b"");
                 self.synced = true;
             }

@@ -237,7 +237,9 @@ impl RowWriter<'_> {
     pub(in crate::strategy::postgres) fn is_whole(&self, row: &[Value]) -> String {
         let is = |column: usize| {
             let (name, value) = (self.name(column), sql_value(&row[column]));
-            format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {value}")
+            format!(
+                "({name}::pg_catalog.text IS NOT DISTINCT FROM {value} OR pg_catalog.format('%s', {name}) = {value})"
+            )
         };
         let parts: Vec<String> = (0..self.columns.len()).map(is).collect();
         match parts.is_empty() {

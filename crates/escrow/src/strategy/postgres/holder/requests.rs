@@ -403,7 +403,7 @@ fn status_of(holder: &Holder, backend: &mut Backend) -> PgResult<Status> {
 /// What a person should know before working in such a sandbox.
 pub(super) fn warnings(backend: &mut Backend, max_prepared: u64) -> PgResult<Vec<String>> {
     let mut warnings = Vec::new();
-    let notifies = "SELECT p.oid::pg_catalog.regproc::text FROM pg_catalog.pg_proc p \
+    let notifies = "SELECT p.oid::pg_catalog.regproc FROM pg_catalog.pg_proc p \
                     JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
                     WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') AND p.prosrc ~* '\\m(pg_notify|notify)\\M' \
                     ORDER BY 1 LIMIT 4";
