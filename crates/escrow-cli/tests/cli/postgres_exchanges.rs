@@ -91,6 +91,7 @@ batches = [
     P("SELECT 4", "three") + S, B("three") + E() + S, B("four") + E() + S, E("nowhere") + S, X("") + S, X("SELECT 1") + H + X("SELECT 2") + S,
     P("SELECT g FROM generate_series(1, 5) g") + B() + E("", 2) + E("", 2) + S, P("SELECT 1") + B("", "mine") + E("mine") + S, E("mine") + S,
     P("BEGIN", "b") + P("END", "e") + P("ROLLBACK", "r") + S, B("b") + D() + E() + S, B("three") + E() + S, B("e") + D() + E() + S,
+    P("COMMIT", "b") + S, B("b") + E() + S, Q("ROLLBACK"), P("COMMIT", "three") + S, B("three") + E() + S,
     B("b") + E() + B("three") + E() + B("e") + E() + S, B("b") + E() + X("SELECT 1 / 0") + B("e") + E() + S, B("three") + E() + S,
     B("e") + E() + S, B("b") + E() + X("UPDATE items SET price = 8 WHERE id = 3") + S, B("r") + E() + S, B("e") + E() + B("three") + E() + S,
     B("b") + E() + X("UPDATE items SET price = 7 WHERE id = 4") + B("e") + E() + X("SELECT 1 / 0") + S, Q("SELECT price FROM items WHERE id < 5"),

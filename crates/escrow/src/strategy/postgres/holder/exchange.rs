@@ -250,8 +250,9 @@ impl Exchange {
                 b'Z' => {
                     self.awaited = self.awaited.saturating_sub(1);
                     self.ready = self.awaited == 0;
-                    // Nothing was said before its question was sent, and nothing after it.
-                    if self.ready && (!self.out.is_empty() || !self.synced || self.opening) {
+                    // Nothing was said before its question was sent; only what was left of a copy that failed is not asked for any more.
+                    let unsent = self.form != Form::Query && !self.out.is_empty();
+                    if self.ready && (unsent || !self.synced || self.opening) {
                         return Err(out_of_step());
                     }
                     self.releasing = !self.ready;

@@ -294,8 +294,10 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
         }
     };
     match client.statements.get_mut(name).filter(|_| !name.is_empty()) {
-        // The server refuses it, unless the one that is known here is gone there: either may be meant.
-        Some(known) if known.kind != kind => known.kind = Statement::Other,
+        // The server refuses it, unless the one that is known here is gone there: then it may copy.
+        Some(known) if known.kind == Statement::Rows && kind != Statement::Rows => {
+            known.kind = Statement::Other;
+        }
         Some(_) => {}
         None => {
             let prepared = Prepared {
