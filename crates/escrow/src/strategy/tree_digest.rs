@@ -26,37 +26,51 @@ pub(super) fn sandbox(
         new.is_some_and(|new| new.kind != EntryKind::Socket)
     };
     for change in changes.iter().filter(is_released) {
-        let path = &change.path;
-        // What vanished meanwhile has no version.
-        let Some(mut meta) = root.meta(path)? else {
-            continue;
-        };
-        let file = root.file(path, &meta).filter(|_| !meta.is_dir());
-        let digest = if meta.is_dir() {
-            directory(&meta, &root.released(tree::xattrs_of(&root.dir(path)?)?))
-        } else if let Some(known) = file.and_then(|file| same.get(&file)) {
-            *known
-        } else {
-            let (dir, name) = root.parent(path)?;
-            let mut attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
-            if meta.is_file() {
-                let dropped = introduced(change, meta.mode, &attributes);
-                meta.mode = without(&dropped, meta.mode);
-                let goes = dropped.contains(&"capabilities");
-                attributes.retain(|(name, _)| !goes || name != CAPABILITY);
-            }
-            match texts.get(path) {
-                Some(text) => {
-                    let content = blake3::hash(text).as_bytes().to_vec();
-                    version(&meta, &root.released(attributes), Some(content))
-                }
-                None => leaf((&dir, name), &meta, &root.released(attributes))?,
-            }
-        };
-        same.extend(file.map(|file| (file, digest)));
-        all.push((path.clone(), digest));
+        // What vanished meanwhile has no version, also where it went while it was looked at.
+        let found = tree::steady(|| new_version(root, change, texts.get(&change.path), &same))?;
+        if let Some((file, digest)) = found {
+            same.extend(file.map(|file| (file, digest)));
+            all.push((change.path.clone(), digest));
+        }
     }
     Ok(all)
+}
+
+/// What one changed path would become, and the file that it is; nothing where it is gone.
+fn new_version(
+    root: &dyn VersionSource,
+    change: &Change,
+    text: Option<&Vec<u8>>,
+    same: &HashMap<u64, VersionDigest>,
+) -> Result<Option<(Option<u64>, VersionDigest)>> {
+    let path = &change.path;
+    let Some(mut meta) = root.meta(path)? else {
+        return Ok(None);
+    };
+    let file = root.file(path, &meta).filter(|_| !meta.is_dir());
+    if meta.is_dir() {
+        let attributes = tree::xattrs_of(&root.dir(path)?)?;
+        return Ok(Some((file, directory(&meta, &root.released(attributes)))));
+    }
+    if let Some(known) = file.and_then(|file| same.get(&file)) {
+        return Ok(Some((file, *known)));
+    }
+    let (dir, name) = root.parent(path)?;
+    let mut attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
+    if meta.is_file() {
+        let dropped = introduced(change, meta.mode, &attributes);
+        meta.mode = without(&dropped, meta.mode);
+        let goes = dropped.contains(&"capabilities");
+        attributes.retain(|(name, _)| !goes || name != CAPABILITY);
+    }
+    let digest = match text {
+        Some(text) => {
+            let content = blake3::hash(text).as_bytes().to_vec();
+            version(&meta, &root.released(attributes), Some(content))
+        }
+        None => leaf((&dir, name), &meta, &root.released(attributes))?,
+    };
+    Ok(Some((file, digest)))
 }
 
 /// The digest of a directory with this metadata.
