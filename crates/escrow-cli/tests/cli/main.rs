@@ -71,6 +71,7 @@ mod sqlite_clients;
 mod sqlite_held;
 mod sqlite_shown;
 mod squash;
+mod sqlite_references;
 mod support;
 mod trust;
 mod trust_plans;

@@ -13,14 +13,16 @@ use crate::strategy::registry::RegistryError;
 const DO_AGAIN: &str = "what is lost has to be done again in the sandbox; everything else in the sandboxes is still there";
 
 impl Error {
-    /// Whether the changes of a sandbox went with what failed.
-    fn loses_work(&self) -> bool {
+    /// Whether the same command fails again: the changes of a sandbox went with what failed, or the original does not take them.
+    fn is_final(&self) -> bool {
         match self {
-            Self::Member { cause, .. } => cause.loses_work(),
+            Self::Member { cause, .. } => cause.is_final(),
             Self::WorkLost { .. } => true,
             Self::Strategy(error) => matches!(
                 error,
-                StrategyError::HolderGone { .. } | StrategyError::TakenBack { .. }
+                StrategyError::HolderGone { .. }
+                    | StrategyError::TakenBack { .. }
+                    | StrategyError::Contradicted { .. }
             ),
             _ => false,
         }
@@ -196,7 +198,7 @@ impl Error {
                 one("what could not be undone is irreversible; everything else is as before")
             }
             Self::CommitFailed { lost, .. } if !lost.is_empty() => one(DO_AGAIN),
-            Self::CommitFailed { cause, .. } if cause.loses_work() => cause.hints(),
+            Self::CommitFailed { cause, .. } if cause.is_final() => cause.hints(),
             Self::CommitFailed { cause, .. } => {
                 let mut hints = cause.hints();
                 hints.push("the sandboxes still hold every change; the same command can be run again".into());
@@ -312,11 +314,14 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         }
         StrategyError::ForgedMark { .. } => "`escrow rollback` discards the sandbox's changes",
         StrategyError::Replaced { .. } => {
-            "put the original back where it was, or make a new plan for the directory that is there now"
+            "put the original back where it was, or make a new plan for what is there now"
         }
         StrategyError::Carved { .. } => "name that resource instead",
         StrategyError::NotTaken { .. } => {
             "another client wrote rows that contradict them, or they exchange values that have to be unique at every moment; change that, and try again"
+        }
+        StrategyError::Contradicted { .. } => {
+            "nothing was changed; change it in the sandbox or in the original, and commit then"
         }
         StrategyError::Moved { .. } => "look at `escrow diff`, and try again",
         StrategyError::Lost { .. } => {

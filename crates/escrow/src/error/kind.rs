@@ -128,6 +128,7 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         StrategyError::Replaced { .. }
         | StrategyError::Moved { .. }
         | StrategyError::NotTaken { .. }
+        | StrategyError::Contradicted { .. }
         | StrategyError::Lost { .. } => Kind::Conflict,
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,

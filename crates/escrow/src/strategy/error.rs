@@ -59,8 +59,11 @@ pub enum StrategyError {
     /// The rows of a commit, or of an undo, break a constraint of the original in every order in which they can be written.
     #[error("the original takes these rows in no order that was tried: {said}")]
     NotTaken { said: String },
-    /// Another directory stands where the original was.
-    #[error("'{original}' is not the directory this sandbox was made from")]
+    /// The original, as it is now, does not permit it, whoever's version is wanted.
+    #[error("'{path}' contradicts the original as it is now: {what}")]
+    Contradicted { path: ResourcePath, what: String },
+    /// Something else stands where the original was.
+    #[error("'{original}' is not what this sandbox was made from")]
     Replaced { original: Location },
     /// Nothing stands where the original was.
     #[error("the original '{original}' is gone")]

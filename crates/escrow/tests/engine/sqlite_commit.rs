@@ -218,6 +218,59 @@ fn an_index_or_trigger_whose_table_changed_meanwhile_is_named_and_keeps_no_undo_
     assert_eq!(it.ask("SELECT v FROM u"), "old");
 }
 
+/// What another process does after everything was looked at, and before the lock is taken.
+// rule C3, C4, Q2
+#[test]
+fn a_reference_that_is_broken_at_the_last_moment_is_found_in_the_transaction() {
+    let also =
+        "CREATE TABLE c (id INTEGER PRIMARY KEY, t REFERENCES t); INSERT INTO c VALUES (1, 1)";
+    let path = |done: Result<(), StrategyError>| match done {
+        Err(StrategyError::Contradicted { path, .. }) => path.to_string(),
+        other => panic!("{other:?}"),
+    };
+    for (inside, meanwhile, since) in [
+        (
+            "INSERT INTO c VALUES (7, 2)",
+            "DELETE FROM t WHERE id = 2",
+            None,
+        ),
+        (
+            "DELETE FROM t WHERE id = 2",
+            "INSERT INTO c VALUES (7, 2)",
+            None,
+        ),
+        (
+            "CREATE TABLE d (id INTEGER PRIMARY KEY, t REFERENCES t); INSERT INTO d VALUES (7, 2)",
+            "DELETE FROM t WHERE id = 2",
+            None,
+        ),
+        (
+            "INSERT INTO t VALUES (3, 'new')",
+            "DELETE FROM c",
+            Some("INSERT INTO c VALUES (7, 3)"),
+        ),
+    ] {
+        let it = Staging::new(&format!("{TWO}; {also}"));
+        let intent = it.staged(inside);
+        it.other(meanwhile);
+        let Some(since) = since else {
+            let found = path(it.commit(&intent));
+            assert!(["c/7", "d/7"].contains(&&found[..]), "{inside}: {found}");
+            // Nothing was done, so nothing is taken back.
+            it.undo(&intent);
+            continue;
+        };
+        it.commit(&intent).expect("nothing contradicts");
+        it.other(since);
+        let undone = it.strategy.undo(&intent, &Unobserved);
+        assert_eq!(path(undone.map(drop)), "c/7");
+        assert_eq!(it.rows(), "1old 2old 3new");
+        it.other("DELETE FROM c");
+        it.undo(&intent);
+        assert_eq!(it.rows(), "1old 2old");
+    }
+}
+
 // rule Q2
 #[test]
 fn an_index_on_a_column_that_the_original_dropped_is_a_conflict() {

@@ -8,17 +8,18 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rusqlite::params_from_iter;
-
 use super::connect::{Database, Use};
 use super::diff::{Lookup, each, table_digest};
-use super::plan::{BEGUN, NEW, OLD, OpenPlan, SettingSwap, TableSwap, UNDOING, WholeTable};
-use super::schema::{Object, Schema, Table, literal, quoted, setting};
+use super::merge::values;
+use super::plan::{BEGUN, NEW, OLD, OpenPlan, UNDOING, WholeTable};
+use super::references::{self, Reference};
+use super::schema::{Object, Schema, Table, literal, setting};
+use super::write::{insert, make};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::record::RowSwap;
-use crate::strategy::sql::{Row, RowKey, Value, row_item, setting_item, table_item};
+use crate::strategy::sql::{Row, Value, setting_item, table_item};
 use crate::strategy::{PathSample, RollbackReport};
 
 /// Which version is made.
@@ -32,7 +33,7 @@ pub(super) enum Direction {
 
 impl Direction {
     /// The file that holds the version that is made.
-    fn version(self) -> &'static str {
+    pub(super) fn version(self) -> &'static str {
         match self {
             Self::Forward => NEW,
             Self::Back => OLD,
@@ -48,7 +49,7 @@ impl Direction {
     }
 
     /// The version that is looked for, and the one that is made.
-    fn of<'v, T>(self, before: &'v T, after: &'v T) -> (&'v T, &'v T) {
+    pub(super) fn of<'v, T>(self, before: &'v T, after: &'v T) -> (&'v T, &'v T) {
         match self {
             Self::Forward => (before, after),
             Self::Back => (after, before),
@@ -58,7 +59,7 @@ impl Direction {
 
 /// Which version the original holds of something.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Holds {
+pub(super) enum Holds {
     /// The one that is to become another.
     From,
     /// The one that it is to become.
@@ -76,15 +77,15 @@ fn holds<T: PartialEq>(now: &T, from: &T, to: &T) -> Holds {
 }
 
 /// What the original holds of everything in a plan.
-struct State {
-    rows: Vec<Holds>,
-    whole: Vec<Holds>,
-    objects: Vec<Holds>,
-    settings: Vec<Holds>,
+pub(super) struct State {
+    pub(super) rows: Vec<Holds>,
+    pub(super) whole: Vec<Holds>,
+    pub(super) objects: Vec<Holds>,
+    pub(super) settings: Vec<Holds>,
     /// What is neither version.
     others: Vec<ResourcePath>,
     /// The tables that have another form than in the plan: none of their rows is looked for.
-    reshaped: Vec<ResourcePath>,
+    pub(super) reshaped: Vec<ResourcePath>,
 }
 
 impl State {
@@ -104,15 +105,16 @@ impl State {
 }
 
 /// The item of a row of a plan.
-fn item(table: &Table, swap: &RowSwap) -> ResourcePath {
+pub(super) fn item(table: &Table, swap: &RowSwap) -> ResourcePath {
     let row = swap.after.as_ref().or(swap.before.as_ref());
-    let key = row.and_then(|row| table.key(swap.rowid, row));
-    let key = key.unwrap_or_else(|| swap.rowid.map(Value::Integer).into_iter().collect());
-    row_item(&table.name, &RowKey::Values(key))
+    row.map_or_else(
+        || table_item(&table.name),
+        |row| references::item(table, swap.rowid, row),
+    )
 }
 
 /// The row that a swap is about, as the original holds it, with its number.
-fn find(
+pub(super) fn find(
     lookup: &mut Lookup<'_>,
     table: &Table,
     swap: &RowSwap,
@@ -129,7 +131,7 @@ fn find(
 }
 
 /// Does something with each row of a plan, in their order, where its table has the form that it has in the plan.
-fn each_row(
+pub(super) fn each_row(
     plan: &OpenPlan,
     original: &Database,
     reshaped: &[ResourcePath],
@@ -268,7 +270,7 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
         if state.any(Holds::To) {
             return Err(moved(&item_of_state(plan, &state)));
         }
-        make(plan, &original, &state, Direction::Forward)?;
+        make_checked(plan, &original, &state, Direction::Forward)?;
         plan.mark(BEGUN)
     })
 }
@@ -335,22 +337,35 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
         if !state.any(Holds::From) {
             return Ok(());
         }
-        report.paths = make(plan, &original, &state, Direction::Back)?;
+        report.paths = make_checked(plan, &original, &state, Direction::Back)?;
         plan.mark(UNDOING)
     })?;
     Ok(report)
 }
 
-/// Where the original moved on since the commit.
+/// Where the original moved on since the commit, or would refuse what it was. An undo is tried out and given up, so that neither a lock nor
+/// a constraint stops it when other members are taken back already.
 pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
-    let original = Database::open(&plan.original, Use::Read)?;
-    let state = original.transaction(false, || state(plan, &original, Direction::Back))?;
-    let reshaped = "the original's table has other columns than when the commit was made";
-    let changed = "it was changed in the original since the commit";
-    let reshaped = state.reshaped.into_iter().map(|item| (item, reshaped));
-    let others = state.others.into_iter().map(|item| (item, changed));
-    let conflict = |(item, what)| Conflict::of(item, what);
-    Ok(reshaped.chain(others).map(conflict).collect())
+    let original = open(plan)?;
+    let _versions = Attached::new(&original, plan, Direction::Back)?;
+    original.trial(|| {
+        let state = state(plan, &original, Direction::Back)?;
+        let reshaped = "the original's table has other columns than when the commit was made";
+        let changed = "it was changed in the original since the commit";
+        let moved = state.reshaped.iter().map(|item| (item, reshaped));
+        let moved = moved.chain(state.others.iter().map(|item| (item, changed)));
+        let moved: Vec<Conflict> = moved
+            .map(|(item, what)| Conflict::of(item.clone(), what))
+            .collect();
+        if !moved.is_empty() || !plan.is_marked(BEGUN)? || !state.any(Holds::From) {
+            return Ok(moved);
+        }
+        match make_checked(plan, &original, &state, Direction::Back) {
+            Ok(_) => Ok(Vec::new()),
+            Err(StrategyError::Contradicted { path, what }) => Ok(vec![Conflict::of(path, &what)]),
+            Err(error) => Err(error),
+        }
+    })
 }
 
 fn open(plan: &OpenPlan) -> Result<Database> {
@@ -393,238 +408,102 @@ impl Drop for Attached<'_> {
     }
 }
 
-/// Makes the other version of everything that holds the one that is looked for.
-fn make(
+/// Makes the other version, unless that leaves a reference without what it refers to that was not so before, and is not so in the
+/// sandbox.
+fn make_checked(
     plan: &OpenPlan,
     original: &Database,
     state: &State,
     direction: Direction,
 ) -> Result<PathSample> {
-    let mut done = PathSample::default();
-    let mut counted = super::diff::counters(original)?;
-    let objects = plan.plan.objects.iter().zip(&state.objects);
-    let objects: Vec<_> = objects
-        .filter(|(_, held)| **held == Holds::From)
-        .map(|(swap, _)| direction.of(&swap.before, &swap.after))
+    let before = broken(plan, original)?;
+    let done = make(plan, original, state, direction)?;
+    let is_new = |mark: &String| !before.contains_key(mark) && !plan.plan.dangling.contains(mark);
+    let after = broken(plan, original)?;
+    if let Some((_, (path, parent))) = after.into_iter().find(|(mark, _)| is_new(mark)) {
+        return Err(leads_nowhere(path, &parent));
+    }
+    let schema = Schema::read(original)?;
+    let references = Reference::all(original, &schema, |_| true)?;
+    let has_rows = |name: &str| plan.plan.tables.iter().any(|one| one.name == name);
+    let ends: Vec<_> = references
+        .iter()
+        .filter(|one| !is_whole(plan, one) && (has_rows(&one.child) || has_rows(&one.parent)))
+        .filter_map(|one| {
+            let child = one.child(original, &schema)?;
+            Some((one, child, one.parent(original, &schema)))
+        })
         .collect();
-    for object in objects.iter().filter_map(|(from, _)| from.as_ref()) {
-        drop_object(original, object)?;
-        done.add(&object.item());
-    }
-    let whole = plan.plan.whole.iter().zip(&state.whole);
-    for (swap, held) in whole {
-        if *held == Holds::From {
-            swap_table(plan, original, swap, direction)?;
-            let (_, to) = direction.of(&swap.before, &swap.after);
-            let counter = to.as_ref().and_then(|table| table.counter);
-            ahead(&mut counted, &swap.name, counter);
-            done.add(&table_item(&swap.name));
+    let mut gone: Vec<Vec<Vec<Value>>> = vec![Vec::new(); ends.len()];
+    each_row(plan, original, &state.reshaped, |number, swap, table, _| {
+        if state.rows.get(number) != Some(&Holds::From) {
+            return Ok(());
         }
-    }
-    swap_rows(plan, original, state, direction, &mut done)?;
-    let created = objects.iter().filter_map(|(_, to)| to.as_ref());
-    for object in in_order(created) {
-        original.run(&format!("create {}", object.name), &object.sql)?;
-        done.add(&object.item());
-    }
-    for (swap, held) in plan.plan.settings.iter().zip(&state.settings) {
-        if *held == Holds::From {
-            set(original, swap, direction)?;
-            done.add(&setting_item(&swap.name));
+        let (from, to) = direction.of(&swap.before, &swap.after);
+        for ((reference, child, parent), gone) in ends.iter().zip(&mut gone) {
+            let leads = |held: &[Value]| parent.as_ref().map_or(Ok(false), |end| end.has(held));
+            // What a row has in these columns, and had not or has no more.
+            let only = |one: &Option<Row>, other: &Option<Row>, columns: &[usize]| {
+                let held = |row: &Option<Row>| values(row.as_ref()?, columns);
+                held(one).filter(|value| held(other).as_ref() != Some(value))
+            };
+            if reference.child == table.name
+                && let Some(new) = only(to, from, &child.columns)
+                && is_new(&reference.mark(&new))
+                && !leads(&new)?
+            {
+                return Err(leads_nowhere(item(table, swap), &reference.parent));
+            }
+            if let Some(end) = parent.as_ref().filter(|_| reference.parent == table.name)
+                && let Some(value) = only(from, to, &end.columns)
+                && !leads(&value)?
+            {
+                gone.push(value);
+            }
         }
-    }
-    if direction == Direction::Forward {
-        for (name, wanted) in &plan.plan.counters {
-            ahead(&mut counted, name, Some(*wanted));
+        Ok(())
+    })?;
+    for ((reference, child, _), gone) in ends.iter().zip(&gone) {
+        let gone: Vec<&[Value]> = gone.iter().map(Vec::as_slice).collect();
+        let stays = |_, row: &Row| {
+            let held = values(row, &child.columns);
+            held.is_some_and(|held| is_new(&reference.mark(&held)))
+        };
+        if let Some((rowid, row)) = child.find(&gone, stays)? {
+            let path = references::item(child.table, rowid, &row);
+            return Err(leads_nowhere(path, &reference.parent));
         }
-    }
-    set_counters(original, &counted)?;
-    for name in &Schema::read(original)?.rebuilt {
-        let name = quoted(name);
-        let sql = format!("INSERT INTO {name}({name}) VALUES ('rebuild')");
-        original.run("rebuild a full-text index", &sql)?;
     }
     Ok(done)
 }
 
-/// Indexes first, then views, then triggers, which may refer to both.
-fn in_order<'o>(objects: impl Iterator<Item = &'o Object>) -> Vec<&'o Object> {
-    let mut objects: Vec<&Object> = objects.collect();
-    objects.sort_by_key(|one| match one.kind.as_str() {
-        "table" => 0,
-        "index" => 1,
-        "view" => 2,
-        _ => 3,
-    });
-    objects
+/// Whether a reference concerns a table that is brought over as a whole.
+fn is_whole(plan: &OpenPlan, reference: &Reference) -> bool {
+    plan.plan.is_whole(&reference.child) || plan.plan.is_whole(&reference.parent)
 }
 
-fn drop_object(original: &Database, object: &Object) -> Result<()> {
-    let kind = match object.kind.as_str() {
-        "index" => "INDEX",
-        "view" => "VIEW",
-        "trigger" => "TRIGGER",
-        _ => "TABLE",
-    };
-    let sql = format!("DROP {kind} main.{}", quoted(&object.name));
-    original.run(&format!("drop {}", object.name), &sql)
-}
-
-fn swap_table(
+/// The references of such tables that lead nowhere, by their marks: a row of each, and the table that it refers to.
+fn broken(
     plan: &OpenPlan,
     original: &Database,
-    swap: &TableSwap,
-    direction: Direction,
-) -> Result<()> {
-    let (from, to) = direction.of(&swap.before, &swap.after);
-    if let Some(from) = from {
-        let table = from.objects.iter().find(|one| one.is_table());
-        table.map_or(Ok(()), |table| drop_object(original, table))?;
+) -> Result<BTreeMap<String, (ResourcePath, String)>> {
+    let mut all = BTreeMap::new();
+    if plan.plan.whole.is_empty() {
+        return Ok(all);
     }
-    let Some(to) = to else {
-        return Ok(());
-    };
-    let WholeTable { table, objects, .. } = to;
-    for object in in_order(objects.iter()) {
-        original.run(&format!("create {}", object.name), &object.sql)?;
-        if object.is_table() {
-            let (name, columns) = (table.sql_name(), table.column_list());
-            let columns = match table.numbers() {
-                Some(rowid) => format!("{rowid}, {columns}"),
-                None => columns,
-            };
-            let sql = format!(
-                "INSERT OR ABORT INTO main.{name} ({columns}) SELECT {columns} FROM staged.{name}"
-            );
-            original.run(&format!("fill {}", table.name), &sql)?;
-        }
-    }
-    // What was staged is only now read, so it is only now that it can be told from something else in its place.
-    let made = table_digest(original, &Schema::read(original)?, &swap.name)?;
-    match made.as_ref() == Some(&to.digest) {
-        true => Ok(()),
-        false => Err(StrategyError::Altered {
-            path: Location::from(plan.version(direction.version())),
-        }),
-    }
-}
-
-/// Removes every row that goes or changes, then puts in every row that comes or changed: so values that must be unique
-/// can be exchanged between rows. Then each is read back.
-fn swap_rows(
-    plan: &OpenPlan,
-    original: &Database,
-    state: &State,
-    direction: Direction,
-    done: &mut PathSample,
-) -> Result<()> {
-    let wanted = |number: usize| state.rows.get(number) == Some(&Holds::From);
-    let reshaped = &state.reshaped;
-    each_row(plan, original, reshaped, |number, swap, table, lookup| {
-        if wanted(number) {
-            let (rowid, now) = find(lookup, table, swap)?;
-            if let Some(now) = now {
-                remove(original, table, rowid, &now)?;
-            }
-            done.add(&item(table, swap));
-        }
-        Ok(())
-    })?;
-    each_row(plan, original, reshaped, |number, swap, table, lookup| {
-        let (_, to) = direction.of(&swap.before, &swap.after);
-        if let Some(row) = to.as_ref().filter(|_| wanted(number)) {
-            let free = match swap.rowid {
-                Some(rowid) => lookup.number(rowid)?.is_none(),
-                None => false,
-            };
-            let rowid = swap.rowid.filter(|_| free || table.alias.is_some());
-            insert(original, table, rowid, row)?;
-        }
-        Ok(())
-    })?;
-    each_row(plan, original, reshaped, |number, swap, table, lookup| {
-        let (_, to) = direction.of(&swap.before, &swap.after);
-        let keyed = to
-            .as_ref()
-            .is_none_or(|row| table.key(swap.rowid, row).is_some());
-        match wanted(number) && keyed && find(lookup, table, swap)?.1 != *to {
-            true => Err(StrategyError::Database {
-                at: original.at().clone(),
-                what: format!("bring '{}' over", item(table, swap)),
-                said: "the original stores it in another way".to_owned(),
-            }),
-            false => Ok(()),
-        }
-    })
-}
-
-fn remove(original: &Database, table: &Table, rowid: Option<i64>, row: &Row) -> Result<()> {
-    let (name, what) = (table.sql_name(), "delete a row");
-    let done = match (&table.rowid, rowid, &table.identity) {
-        (Some(column), Some(rowid), _) => {
-            let sql = format!("DELETE FROM {name} WHERE {column} = ?1");
-            let delete = original.sql.prepare_cached(&sql);
-            delete.and_then(|mut delete| delete.execute([rowid]))
-        }
-        (_, _, super::schema::Identity::Key(key)) => {
-            let terms: Vec<String> = key
-                .iter()
-                .enumerate()
-                .map(|(number, one)| format!("{} IS ?{}", quoted(&table.columns[*one]), number + 1))
-                .collect();
-            let sql = format!("DELETE FROM {name} WHERE {}", terms.join(" AND "));
-            let values = key.iter().map(|one| &row[*one]);
-            let delete = original.sql.prepare_cached(&sql);
-            delete.and_then(|mut delete| delete.execute(params_from_iter(values)))
-        }
-        _ => Ok(0),
-    };
-    done.map(drop).map_err(original.failed(what))
-}
-
-fn insert(original: &Database, table: &Table, rowid: Option<i64>, row: &Row) -> Result<()> {
-    let number = rowid.map_or(Value::Null, Value::Integer);
-    let done = original
-        .sql
-        .prepare_cached(&table.insert())
-        .and_then(|mut insert| insert.execute(params_from_iter([&number].into_iter().chain(row))));
-    done.map(drop)
-        .map_err(original.failed(&format!("insert a row into {}", table.name)))
-}
-
-fn set(original: &Database, swap: &SettingSwap, direction: Direction) -> Result<()> {
-    let (_, to) = direction.of(&swap.before, &swap.after);
-    let sql = format!("PRAGMA main.{} = {}", swap.name, literal(to));
-    original.run(&format!("set {}", swap.name), &sql)
-}
-
-/// Moves a counter forward, unless it is further already.
-fn ahead(counted: &mut BTreeMap<String, i64>, name: &str, wanted: Option<i64>) {
-    if let Some(wanted) = wanted {
-        let now = counted.entry(name.to_owned()).or_insert(wanted);
-        *now = wanted.max(*now);
-    }
-}
-
-/// Brings counters to at least these values. They never go back, also where a table was made anew: a number that was given
-/// out once is not given out again.
-fn set_counters(original: &Database, wanted: &BTreeMap<String, i64>) -> Result<()> {
-    let there = super::diff::counters(original)?;
     let schema = Schema::read(original)?;
-    for (name, wanted) in wanted {
-        let done = match there.get(name) {
-            Some(now) if now >= wanted => Ok(0),
-            Some(_) => original.sql.execute(
-                "UPDATE sqlite_sequence SET seq = ?2 WHERE name = ?1",
-                (name, wanted),
-            ),
-            None if schema.counts(name) => original.sql.execute(
-                "INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)",
-                (name, wanted),
-            ),
-            None => Ok(0),
-        };
-        done.map_err(original.failed("bring a counter forward"))?;
+    let references = Reference::all(original, &schema, |_| true)?;
+    for one in references.iter().filter(|one| is_whole(plan, one)) {
+        let found = one.broken(original, &schema)?;
+        let named = |(mark, item)| (mark, (item, one.parent.clone()));
+        all.extend(found.into_iter().map(named));
     }
-    Ok(())
+    Ok(all)
+}
+
+fn leads_nowhere(path: ResourcePath, parent: &str) -> StrategyError {
+    StrategyError::Contradicted {
+        path,
+        what: format!("it would refer to a row of {parent} that is not there"),
+    }
 }

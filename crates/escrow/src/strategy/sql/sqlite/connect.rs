@@ -147,6 +147,17 @@ impl Database {
         }
     }
 
+    /// Tries something out, under the lock that a commit of it would need, and gives it up.
+    pub(super) fn trial<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.run("begin a transaction", "BEGIN EXCLUSIVE")?;
+        let done = work();
+        // Some errors end the transaction by themselves.
+        if !self.sql.is_autocommit() {
+            self.run("roll back", "ROLLBACK")?;
+        }
+        done
+    }
+
     /// Makes a copy of it in a place of ours: of the file where that can be done, else page by page. The caller syncs it.
     pub(super) fn copy_to(&self, dir: &Dir, name: &str, reflinks: &Reflinks) -> Result<()> {
         if self.transaction(false, || self.copy_locked(dir, name, reflinks))? {

@@ -3,31 +3,21 @@
 //! Both are looked up for the rows of the merge only. What the sandbox itself holds counts as intended: where it has a
 //! reference that leads nowhere, so may the original.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::connect::Database;
 use super::merge::{Merged, Versions, values};
+use super::references::{self, End, Reference};
 use super::schema::{Schema, Table, literal, row};
-use crate::model::Conflict;
+use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
-use crate::strategy::sql::{Row, Value};
+use crate::strategy::sql::{Row, Value, table_item};
 
 /// The schemas of the versions.
 pub(super) struct Schemas<'a> {
     pub(super) original: &'a Schema,
     pub(super) work: &'a Schema,
 }
-
-/// The columns of a table by which one row refers to another.
-struct Reference {
-    child: String,
-    from: Vec<usize>,
-    parent: String,
-    to: Vec<usize>,
-}
-
-/// One column of a reference: its number, the parent, and the columns of both.
-type ReferencePart = (i64, String, String, Option<String>);
 
 /// What tells a row from others: its number, or the values of its key.
 fn identity(table: &Table, rowid: Option<i64>, row: &Row) -> Vec<Value> {
@@ -68,19 +58,39 @@ impl<'m> Touched<'m> {
     }
 }
 
-/// Everything that a merge would break.
+/// Everything that a merge would break, and the marks of the references that lead nowhere all the same.
 pub(super) fn check(
     versions: &Versions<'_>,
     schemas: &Schemas<'_>,
     merged: &Merged,
-) -> Result<Vec<Conflict>> {
+) -> Result<(Vec<Conflict>, BTreeSet<String>)> {
     let touched = Touched::new(merged);
-    let mut conflicts = unique(versions.original, &touched)?;
-    let references = references(versions.work, schemas.work)?;
-    if !references.is_empty() {
-        conflicts.extend(dangling(versions, schemas, &touched, &references)?);
+    let mut leading = Leading {
+        versions,
+        schemas,
+        touched: &touched,
+        conflicts: unique(versions.original, &touched)?,
+        marks: BTreeSet::new(),
+    };
+    let is_whole = |name: &str| merged.plan.is_whole(name);
+    let (work, original) = (
+        (versions.work, schemas.work),
+        (versions.original, schemas.original),
+    );
+    for reference in Reference::all(work.0, work.1, is_whole)? {
+        leading.check(&reference)?;
     }
-    Ok(conflicts)
+    for reference in Reference::all(original.0, original.1, |_| true)? {
+        match is_whole(&reference.child) {
+            // An undo makes these again.
+            true => {
+                let before = reference.broken(original.0, original.1)?;
+                leading.marks.extend(before.into_keys());
+            }
+            false => leading.check(&reference)?,
+        }
+    }
+    Ok((leading.conflicts, leading.marks))
 }
 
 /// Rows that the original holds in some columns, where these values are.
@@ -176,140 +186,221 @@ fn unique(original: &Database, touched: &Touched<'_>) -> Result<Vec<Conflict>> {
     Ok(conflicts)
 }
 
-/// Every reference between tables.
-fn references(of: &Database, schema: &Schema) -> Result<Vec<Reference>> {
-    let mut all = Vec::new();
-    for table in schema.tables.values() {
-        let read = || -> rusqlite::Result<Vec<ReferencePart>> {
-            let sql = format!(
-                "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list({}) ORDER BY id, seq",
-                literal(&table.name)
-            );
-            let mut list = of.sql.prepare(&sql)?;
-            let rows = list.query_map([], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-            })?;
-            rows.collect()
-        };
-        let mut found: Vec<(i64, String, Vec<String>, Vec<String>)> = Vec::new();
-        for (id, parent, from, to) in read().map_err(of.failed("read the references"))? {
-            if found.last().is_none_or(|last| last.0 != id) {
-                found.push((id, parent, Vec::new(), Vec::new()));
-            }
-            if let Some(last) = found.last_mut() {
-                last.2.push(from);
-                last.3.extend(to);
-            }
-        }
-        for (_, parent, from, to) in found {
-            let parents = schema.tables.values();
-            let parent = parents
-                .into_iter()
-                .find(|one| one.name.eq_ignore_ascii_case(&parent));
-            let Some(parent) = parent else {
-                continue;
-            };
-            let to = match to.is_empty() {
-                true => primary_key(parent),
-                false => places(parent, &to),
-            };
-            if let (Some(from), Some(to)) = (places(table, &from), to) {
-                all.push(Reference {
-                    child: table.name.clone(),
-                    from,
-                    parent: parent.name.clone(),
-                    to,
-                });
-            }
-        }
-    }
-    Ok(all)
-}
-
-fn primary_key(table: &Table) -> Option<Vec<usize>> {
-    match &table.identity {
-        super::schema::Identity::Key(key) => Some(key.clone()),
-        // The column that is the number of the row is the only one of the key.
-        super::schema::Identity::Rowid => table.alias.map(|one| vec![one]),
-        super::schema::Identity::Content => None,
-    }
-}
-
-fn places(table: &Table, names: &[String]) -> Option<Vec<usize>> {
-    let place = |name: &String| {
-        let mut all = table.columns.iter();
-        all.position(|one| one.eq_ignore_ascii_case(name))
-    };
-    names.iter().map(place).collect()
-}
-
 /// References that the merge would leave without what they refer to.
-fn dangling(
-    versions: &Versions<'_>,
-    schemas: &Schemas<'_>,
-    touched: &Touched<'_>,
-    references: &[Reference],
-) -> Result<Vec<Conflict>> {
-    let merged = touched.merged;
-    // The values that rows of the merge bring to the parents, by reference.
-    let mut brought: HashSet<(usize, Vec<Value>)> = HashSet::new();
-    for swap in &merged.rows {
-        let table = &merged.plan.tables[swap.table as usize];
-        for (number, one) in references.iter().enumerate() {
-            if one.parent == table.name {
-                let after = swap.after.as_ref().and_then(|row| values(row, &one.to));
-                brought.extend(after.map(|values| (number, values)));
-            }
+struct Leading<'m> {
+    versions: &'m Versions<'m>,
+    schemas: &'m Schemas<'m>,
+    touched: &'m Touched<'m>,
+    conflicts: Vec<Conflict>,
+    marks: BTreeSet<String>,
+}
+
+impl Leading<'_> {
+    fn conflict(&mut self, item: ResourcePath, what: &str) {
+        self.conflicts.push(Conflict::of(item, what));
+    }
+
+    fn check(&mut self, reference: &Reference) -> Result<()> {
+        let plan = &self.touched.merged.plan;
+        match plan.is_whole(&reference.child) || plan.is_whole(&reference.parent) {
+            true => self.whole(reference),
+            false => self.by_row(reference),
         }
     }
-    let whole = |name: &str| merged.plan.whole.iter().any(|one| one.name == name);
-    let mut conflicts = Vec::new();
-    for (swap, item) in merged.rows.iter().zip(&merged.items) {
-        let table = &merged.plan.tables[swap.table as usize];
-        for (number, one) in references.iter().enumerate() {
-            let tables = |name: &str| {
-                let (theirs, ours) = (
-                    schemas.original.tables.get(name),
-                    schemas.work.tables.get(name),
-                );
-                theirs.zip(ours).filter(|_| !whole(name))
+
+    /// Where a table is brought over as a whole, every row of the child is looked at.
+    fn whole(&mut self, reference: &Reference) -> Result<()> {
+        let (versions, schemas) = (self.versions, self.schemas);
+        let (work, original) = (versions.work, versions.original);
+        let known = [
+            reference.broken(work, schemas.work)?,
+            reference.broken(original, schemas.original)?,
+        ];
+        self.marks
+            .extend(known.into_iter().flat_map(HashMap::into_keys));
+        let merged = self.touched.merged;
+        let whole = |name: &str| merged.plan.is_whole(name);
+        let child = match whole(&reference.child) {
+            true => reference.child(work, schemas.work),
+            false => reference.child(original, schemas.original),
+        };
+        let Some(child) = child.filter(|_| !(whole(&reference.child) && whole(&reference.parent)))
+        else {
+            return Ok(());
+        };
+        let parents = Parents::new(self, reference);
+        let is_broken = |row: &Row| -> Result<bool> {
+            match values(row, &child.columns) {
+                Some(held) if !self.marks.contains(&reference.mark(&held)) => {
+                    Ok(!parents.have(&held)?)
+                }
+                _ => Ok(false),
+            }
+        };
+        let named = |(rowid, row): (Option<i64>, Row)| references::item(child.table, rowid, &row);
+        if whole(&reference.child) {
+            if let Some(row) = child.first(|_, row| is_broken(row))?.map(named) {
+                let parent = &reference.parent;
+                let what =
+                    format!("its row {row} refers to a row of {parent} that the original deleted");
+                self.conflict(table_item(&reference.child), &what);
+            }
+            return Ok(());
+        }
+        let mut broken = child.first(|rowid, row| {
+            Ok(!self.touched.has(child.table, rowid, row) && is_broken(row)?)
+        })?;
+        let number = self.touched.number(&reference.child);
+        for swap in merged.rows.iter().filter(|one| Some(one.table) == number) {
+            if let Some(after) = &swap.after
+                && broken.is_none()
+                && is_broken(after)?
+            {
+                broken = Some((swap.rowid, after.clone()));
+            }
+        }
+        if let Some(row) = broken.map(named) {
+            let what = format!("{row} of the original refers to a row of it that is gone here");
+            self.conflict(table_item(&reference.parent), &what);
+        }
+        Ok(())
+    }
+
+    /// Where rows are changed in both tables, only these are looked at, and what refers to them.
+    fn by_row(&mut self, reference: &Reference) -> Result<()> {
+        let (versions, schemas, touched) = (self.versions, self.schemas, self.touched);
+        let tables = [&reference.child, &reference.parent];
+        if tables.iter().all(|name| touched.number(name).is_none()) {
+            return Ok(());
+        }
+        let (work, original) = (versions.work, versions.original);
+        let (Some(child), parent) = (
+            reference.child(original, schemas.original),
+            reference.parent(original, schemas.original),
+        ) else {
+            return Ok(());
+        };
+        let ours = (
+            reference.child(work, schemas.work),
+            reference.parent(work, schemas.work),
+        );
+        // The sandbox holds it so too: it is intended.
+        let meant = |wanted: &[Value], refers: bool| -> Result<bool> {
+            if ours.1.as_ref().map_or(Ok(false), |end| end.has(wanted))? {
+                return Ok(false);
+            }
+            Ok(refers || ours.0.as_ref().map_or(Ok(false), |end| end.has(wanted))?)
+        };
+        let parents = Parents::new(self, reference);
+        let merged = touched.merged;
+        let number = touched.number(&reference.child);
+        for (swap, item) in merged.rows.iter().zip(&merged.items) {
+            if Some(swap.table) != number {
+                continue;
+            }
+            let wanted =
+                |row: &Option<Row>| row.as_ref().and_then(|row| values(row, &child.columns));
+            let (was, is) = (wanted(&swap.before), wanted(&swap.after));
+            // What the original does not hold comes from the sandbox.
+            let ours = was != is;
+            if let Some(was) = was
+                && !parent.as_ref().map_or(Ok(false), |end| end.has(&was))?
+            {
+                self.marks.insert(reference.mark(&was));
+            }
+            if let Some(is) = is
+                && !parents.have(&is)?
+            {
+                if meant(&is, ours)? {
+                    self.marks.insert(reference.mark(&is));
+                } else {
+                    let parent = &reference.parent;
+                    let what = format!("it refers to a row of {parent} that the original deleted");
+                    self.conflict(item.clone(), &what);
+                }
+            }
+        }
+        let number = touched.number(&reference.parent);
+        let Some(parent) = parent.filter(|_| number.is_some()) else {
+            return Ok(());
+        };
+        let (mut comes, mut goes) = (Vec::new(), HashMap::new());
+        for (swap, item) in merged.rows.iter().zip(&merged.items) {
+            if Some(swap.table) != number {
+                continue;
+            }
+            let side =
+                |row: &Option<Row>| row.as_ref().and_then(|row| values(row, &parent.columns));
+            let (was, is) = (side(&swap.before), side(&swap.after));
+            if let Some(is) = is.filter(|is| Some(is) != was.as_ref())
+                && !parent.has(&is)?
+            {
+                comes.push(is);
+            }
+            if let Some(was) = was
+                && !parents.have(&was)?
+            {
+                goes.insert(was, item);
+            }
+        }
+        // Rows of the original that wait for one that comes: an undo leaves them as they were.
+        let comes: Vec<&[Value]> = comes.iter().map(Vec::as_slice).collect();
+        let waiting = child.held(&comes, |_, _| true)?.into_iter();
+        let waiting = waiting.filter_map(|(_, row)| values(&row, &child.columns));
+        self.marks.extend(waiting.map(|held| reference.mark(&held)));
+        let gone: Vec<&[Value]> = goes.keys().map(Vec::as_slice).collect();
+        let foreign = |rowid: Option<i64>, row: &Row| !touched.has(child.table, rowid, row);
+        for (gone, row) in child.held(&gone, foreign)? {
+            if meant(gone, false)? {
+                let held = values(&row, &child.columns);
+                self.marks.extend(held.map(|held| reference.mark(&held)));
+            } else if let Some(item) = goes.get(gone) {
+                let child = &reference.child;
+                let what = format!("the original added a row of {child} that refers to it");
+                self.conflict((*item).clone(), &what);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows that a reference finds once everything is merged.
+struct Parents<'m> {
+    end: Option<End<'m>>,
+    /// What rows of the merge bring, and how rows that stay are told; nothing where the table is brought over as a whole.
+    brought: HashSet<Vec<Value>>,
+    touched: Option<&'m Touched<'m>>,
+}
+
+impl<'m> Parents<'m> {
+    fn new(of: &Leading<'m>, reference: &Reference) -> Self {
+        let (merged, touched) = (of.touched.merged, of.touched);
+        if merged.plan.is_whole(&reference.parent) {
+            return Self {
+                end: reference.parent(of.versions.work, of.schemas.work),
+                brought: HashSet::new(),
+                touched: None,
             };
-            if one.child == table.name
-                && let Some((theirs, ours)) = tables(&one.parent)
-                && let Some(wanted) = swap.after.as_ref().and_then(|row| values(row, &one.from))
-                && !brought.contains(&(number, wanted.clone()))
-            {
-                let there = holding(versions.original, theirs, &one.to, &wanted)?;
-                let stays = there
-                    .iter()
-                    .any(|(rowid, row)| !touched.has(theirs, *rowid, row));
-                let meant = || holding(versions.work, ours, &one.to, &wanted);
-                if !stays && !meant()?.is_empty() {
-                    let what = format!(
-                        "it refers to a row of {} that the original deleted",
-                        one.parent
-                    );
-                    conflicts.push(Conflict::of(item.clone(), &what));
-                }
-            }
-            if one.parent == table.name
-                && let Some((theirs, ours)) = tables(&one.child)
-                && let Some(gone) = swap.before.as_ref().and_then(|row| values(row, &one.to))
-                && !brought.contains(&(number, gone.clone()))
-            {
-                for (rowid, row) in holding(versions.original, theirs, &one.from, &gone)? {
-                    let known = || holding(versions.work, ours, &one.from, &gone);
-                    if !touched.has(theirs, rowid, &row) && known()?.is_empty() {
-                        let what = format!(
-                            "the original added a row of {} that refers to it",
-                            one.child
-                        );
-                        conflicts.push(Conflict::of(item.clone(), &what));
-                        break;
-                    }
-                }
-            }
+        }
+        let end = reference.parent(of.versions.original, of.schemas.original);
+        let number = touched.number(&reference.parent);
+        let rows = merged.rows.iter().filter(|one| Some(one.table) == number);
+        let bring = rows.filter_map(|swap| values(swap.after.as_ref()?, &end.as_ref()?.columns));
+        Self {
+            brought: bring.collect(),
+            end,
+            touched: Some(touched),
         }
     }
-    Ok(conflicts)
+
+    fn have(&self, wanted: &[Value]) -> Result<bool> {
+        let Some(end) = &self.end else {
+            return Ok(false);
+        };
+        let stays = |rowid: Option<i64>, row: &Row| match self.touched {
+            Some(touched) => !touched.has(end.table, rowid, row),
+            None => true,
+        };
+        Ok(self.brought.contains(wanted) || end.find(&[wanted], stays)?.is_some())
+    }
 }

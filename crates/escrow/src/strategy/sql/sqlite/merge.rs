@@ -33,6 +33,8 @@ pub(super) struct Merged {
     /// The items of the rows, in their order.
     pub(super) items: Vec<ResourcePath>,
     pub(super) conflicts: Vec<Conflict>,
+    /// What the original would refuse, or what would be left without what it refers to: the sandbox's version is no way out.
+    pub(super) broken: Vec<Conflict>,
 }
 
 /// Merges a difference into the original. Items that `left_out` names stay as they are there. Where both sides changed
@@ -96,8 +98,9 @@ pub(super) fn merge(
         original: &merge.original,
         work: &merge.work,
     };
-    let more = constraints::check(versions, &schemas, &merge.merged)?;
-    merge.merged.conflicts.extend(more);
+    let (broken, dangling) = constraints::check(versions, &schemas, &merge.merged)?;
+    merge.merged.broken = broken;
+    merge.merged.plan.dangling = dangling;
     Ok(merge.merged)
 }
 

@@ -21,10 +21,12 @@ mod held;
 mod merge;
 mod pages;
 mod plan;
+mod references;
 mod schema;
 mod session;
 mod vfs;
 mod wording;
+mod write;
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

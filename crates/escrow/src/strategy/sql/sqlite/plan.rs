@@ -11,6 +11,7 @@
 //! Everything in it has a version before and one after. A commit finds the version before and makes the one after;
 //! an undo the other way round.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -71,8 +72,19 @@ pub(super) struct MergePlan {
     pub(super) settings: Vec<SettingSwap>,
     /// Counters, which only ever go forward.
     pub(super) counters: Vec<(String, i64)>,
+    /// The marks of references that lead nowhere in the sandbox, or led nowhere in the original.
+    #[serde(default)]
+    pub(super) dangling: BTreeSet<String>,
     /// The digest of the rows.
     rows: String,
+}
+
+impl MergePlan {
+    /// Whether a table is brought over as a whole.
+    pub(super) fn is_whole(&self, name: &str) -> bool {
+        let mut all = self.whole.iter();
+        all.any(|one| one.name.eq_ignore_ascii_case(name))
+    }
 }
 
 /// An intent as it is stored: where the original is, and what was written about it.

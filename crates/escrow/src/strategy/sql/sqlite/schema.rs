@@ -105,7 +105,7 @@ impl Table {
         Some(format!("{select} WHERE {rowid} {between} ORDER BY {rowid}"))
     }
 
-    fn select(&self) -> String {
+    pub(super) fn select(&self) -> String {
         let rowid = self.rowid.as_deref().unwrap_or("NULL");
         let column = |(number, name): (usize, &String)| match self.absent.contains(&number) {
             true => "NULL".to_owned(),
@@ -269,7 +269,12 @@ impl Schema {
                 ),
             })?;
         }
-        self.tables.insert(object.name.clone(), table);
+        // What only shows other tables (`fts5vocab`) has no rows of its own, and its module takes none.
+        let writes = || of.sql.prepare(&table.insert()).map(drop);
+        let shows = |error: &rusqlite::Error| error.to_string().contains("may not be modified");
+        if kind != "virtual" || !writes().is_err_and(|error| shows(&error)) {
+            self.tables.insert(object.name.clone(), table);
+        }
         Ok(())
     }
 

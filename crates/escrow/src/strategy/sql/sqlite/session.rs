@@ -21,7 +21,7 @@ use crate::fs::{Dir, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{Change, DiffView, ResourcePath};
+use crate::model::{Change, Conflict, DiffView, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::{setting_item, table_item, version_digests};
 use crate::strategy::{
@@ -267,6 +267,7 @@ impl Sandbox for SqliteSession {
         let found = open.work.transaction(false, compare)?;
         let merged = self.merge(&open, &found, &HashSet::new())?;
         let mut conflicts = merged.conflicts;
+        conflicts.extend(merged.broken);
         if options.strict {
             let known: HashSet<ResourcePath> =
                 conflicts.iter().map(|one| one.path.clone()).collect();
@@ -311,15 +312,15 @@ impl Sandbox for SqliteSession {
             .iter()
             .map(|one| &one.path)
             .collect();
-        if let Some(new) = merged
-            .conflicts
-            .iter()
-            .find(|one| !shown.contains(&one.path))
-        {
+        let mut conflicts = merged.conflicts.iter().chain(&merged.broken);
+        if let Some(new) = conflicts.find(|one| !shown.contains(&one.path)) {
             return Err(StrategyError::Moved {
                 path: new.path.clone(),
                 what: new.what.clone(),
             });
+        }
+        if let Some(Conflict { path, what, .. }) = merged.broken.into_iter().next() {
+            return Err(StrategyError::Contradicted { path, what });
         }
         let schemas = (Schema::read(&open.original)?, Schema::read(&open.work)?);
         super::wording::check("snapshot", &merged.plan, (&schemas.0, &schemas.1))?;

@@ -191,7 +191,7 @@ impl Held {
                 let (found, merged) = self.compared(|_, _| Ok(()))?;
                 Ok(Answer::Preview(Box::new(Preview {
                     diff: DiffView::new(found.changes()).into(),
-                    conflicts: merged.conflicts,
+                    conflicts: [merged.conflicts, merged.broken].concat(),
                     ..Preview::default()
                 })))
             }
@@ -285,7 +285,8 @@ impl Held {
             let old = whole.iter().filter_map(|swap| swap.before.as_ref());
             apply::stage_tables(base, &area.as_path().join(plan::OLD), old)
         })?;
-        if let Some(one) = merged.conflicts.into_iter().next() {
+        let mut conflicts = merged.conflicts.into_iter().chain(merged.broken);
+        if let Some(one) = conflicts.next() {
             return Err(StrategyError::Moved {
                 path: one.path,
                 what: one.what,

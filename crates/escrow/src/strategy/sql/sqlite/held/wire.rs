@@ -100,7 +100,9 @@ impl From<StrategyError> for Refusal {
         match error {
             StrategyError::NotThere { path } => Self::NotThere(path),
             StrategyError::Unreadable { path, why } => Self::Unreadable(path, why),
-            StrategyError::Moved { path, what } => Self::Moved(path, what),
+            StrategyError::Moved { path, what } | StrategyError::Contradicted { path, what } => {
+                Self::Moved(path, what)
+            }
             StrategyError::Locked { .. } => Self::Locked,
             StrategyError::Unsupported { what, why, .. } => Self::Unsupported { what, why },
             StrategyError::TakenBack { said, .. } => Self::TakenBack(said),

@@ -1,0 +1,287 @@
+//! Writes the other version of a plan into the original, within a transaction that is open.
+//!
+//! Definitions go before the rows and come after them, so that no trigger runs and no index is in the way.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{ErrorCode, params_from_iter};
+
+use super::apply::{Direction, Holds, State, each_row, find, item};
+use super::connect::Database;
+use super::diff::table_digest;
+use super::plan::{OpenPlan, SettingSwap, TableSwap, WholeTable};
+use super::references;
+use super::schema::{Identity, Object, Schema, Table, literal, quoted};
+use crate::model::ResourcePath;
+use crate::model::text::Location;
+use crate::strategy::PathSample;
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::sql::{Row, Value, setting_item, table_item};
+
+/// What SQLite refused; a constraint is the original's, and the same rows would break it again.
+fn refused(
+    original: &Database,
+    item: ResourcePath,
+    what: &str,
+) -> impl FnOnce(rusqlite::Error) -> StrategyError {
+    let failed = original.failed(what);
+    move |error| match error.sqlite_error_code() {
+        Some(ErrorCode::ConstraintViolation) => StrategyError::Contradicted {
+            path: item,
+            what: error.to_string(),
+        },
+        _ => failed(error),
+    }
+}
+
+/// Runs the SQL of an object.
+fn create(original: &Database, object: &Object) -> Result<()> {
+    let done = original.sql.execute(&object.sql, []);
+    let what = format!("create {}", object.name);
+    done.map(drop)
+        .map_err(refused(original, object.item(), &what))
+}
+
+/// Makes the other version of everything that holds the one that is looked for.
+pub(super) fn make(
+    plan: &OpenPlan,
+    original: &Database,
+    state: &State,
+    direction: Direction,
+) -> Result<PathSample> {
+    let mut done = PathSample::default();
+    let mut counted = super::diff::counters(original)?;
+    let objects = plan.plan.objects.iter().zip(&state.objects);
+    let objects: Vec<_> = objects
+        .filter(|(_, held)| **held == Holds::From)
+        .map(|(swap, _)| direction.of(&swap.before, &swap.after))
+        .collect();
+    for object in objects.iter().filter_map(|(from, _)| from.as_ref()) {
+        drop_object(original, object)?;
+        done.add(&object.item());
+    }
+    let whole = plan.plan.whole.iter().zip(&state.whole);
+    for (swap, held) in whole {
+        if *held == Holds::From {
+            swap_table(plan, original, swap, direction)?;
+            let (_, to) = direction.of(&swap.before, &swap.after);
+            let counter = to.as_ref().and_then(|table| table.counter);
+            ahead(&mut counted, &swap.name, counter);
+            done.add(&table_item(&swap.name));
+        }
+    }
+    swap_rows(plan, original, state, direction, &mut done)?;
+    let created = objects.iter().filter_map(|(_, to)| to.as_ref());
+    for object in in_order(created) {
+        create(original, object)?;
+        done.add(&object.item());
+    }
+    for (swap, held) in plan.plan.settings.iter().zip(&state.settings) {
+        if *held == Holds::From {
+            set(original, swap, direction)?;
+            done.add(&setting_item(&swap.name));
+        }
+    }
+    if direction == Direction::Forward {
+        for (name, wanted) in &plan.plan.counters {
+            ahead(&mut counted, name, Some(*wanted));
+        }
+    }
+    set_counters(original, &counted)?;
+    for name in &Schema::read(original)?.rebuilt {
+        let name = quoted(name);
+        let sql = format!("INSERT INTO {name}({name}) VALUES ('rebuild')");
+        original.run("rebuild a full-text index", &sql)?;
+    }
+    Ok(done)
+}
+
+/// Indexes first, then views, then triggers, which may refer to both.
+fn in_order<'o>(objects: impl Iterator<Item = &'o Object>) -> Vec<&'o Object> {
+    let mut objects: Vec<&Object> = objects.collect();
+    objects.sort_by_key(|one| match one.kind.as_str() {
+        "table" => 0,
+        "index" => 1,
+        "view" => 2,
+        _ => 3,
+    });
+    objects
+}
+
+fn drop_object(original: &Database, object: &Object) -> Result<()> {
+    let kind = match object.kind.as_str() {
+        "index" => "INDEX",
+        "view" => "VIEW",
+        "trigger" => "TRIGGER",
+        _ => "TABLE",
+    };
+    let sql = format!("DROP {kind} main.{}", quoted(&object.name));
+    original.run(&format!("drop {}", object.name), &sql)
+}
+
+fn swap_table(
+    plan: &OpenPlan,
+    original: &Database,
+    swap: &TableSwap,
+    direction: Direction,
+) -> Result<()> {
+    let (from, to) = direction.of(&swap.before, &swap.after);
+    if let Some(from) = from {
+        let table = from.objects.iter().find(|one| one.is_table());
+        table.map_or(Ok(()), |table| drop_object(original, table))?;
+    }
+    let Some(to) = to else {
+        return Ok(());
+    };
+    let WholeTable { table, objects, .. } = to;
+    for object in in_order(objects.iter()) {
+        create(original, object)?;
+        if object.is_table() {
+            let (name, columns) = (table.sql_name(), table.column_list());
+            let columns = match table.numbers() {
+                Some(rowid) => format!("{rowid}, {columns}"),
+                None => columns,
+            };
+            let sql = format!(
+                "INSERT OR ABORT INTO main.{name} ({columns}) SELECT {columns} FROM staged.{name}"
+            );
+            let filled = original.sql.execute(&sql, []);
+            let what = format!("fill {}", table.name);
+            filled.map_err(refused(original, table_item(&table.name), &what))?;
+        }
+    }
+    // What was staged is only now read, so it is only now that it can be told from something else in its place.
+    let made = table_digest(original, &Schema::read(original)?, &swap.name)?;
+    match made.as_ref() == Some(&to.digest) {
+        true => Ok(()),
+        false => Err(StrategyError::Altered {
+            path: Location::from(plan.version(direction.version())),
+        }),
+    }
+}
+
+/// Removes every row that goes or changes, then puts in every row that comes or changed: so values that must be unique
+/// can be exchanged between rows. Then each is read back.
+fn swap_rows(
+    plan: &OpenPlan,
+    original: &Database,
+    state: &State,
+    direction: Direction,
+    done: &mut PathSample,
+) -> Result<()> {
+    let wanted = |number: usize| state.rows.get(number) == Some(&Holds::From);
+    let reshaped = &state.reshaped;
+    each_row(plan, original, reshaped, |number, swap, table, lookup| {
+        if wanted(number) {
+            let (rowid, now) = find(lookup, table, swap)?;
+            if let Some(now) = now {
+                remove(original, table, rowid, &now)?;
+            }
+            done.add(&item(table, swap));
+        }
+        Ok(())
+    })?;
+    each_row(plan, original, reshaped, |number, swap, table, lookup| {
+        let (_, to) = direction.of(&swap.before, &swap.after);
+        if let Some(row) = to.as_ref().filter(|_| wanted(number)) {
+            let free = match swap.rowid {
+                Some(rowid) => lookup.number(rowid)?.is_none(),
+                None => false,
+            };
+            let rowid = swap.rowid.filter(|_| free || table.alias.is_some());
+            insert(original, table, rowid, row)?;
+        }
+        Ok(())
+    })?;
+    each_row(plan, original, reshaped, |number, swap, table, lookup| {
+        let (_, to) = direction.of(&swap.before, &swap.after);
+        let keyed = to
+            .as_ref()
+            .is_none_or(|row| table.key(swap.rowid, row).is_some());
+        match wanted(number) && keyed && find(lookup, table, swap)?.1 != *to {
+            true => Err(StrategyError::Database {
+                at: original.at().clone(),
+                what: format!("bring '{}' over", item(table, swap)),
+                said: "the original stores it in another way".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    })
+}
+
+fn remove(original: &Database, table: &Table, rowid: Option<i64>, row: &Row) -> Result<()> {
+    let (name, what) = (table.sql_name(), "delete a row");
+    let done = match (&table.rowid, rowid, &table.identity) {
+        (Some(column), Some(rowid), _) => {
+            let sql = format!("DELETE FROM {name} WHERE {column} = ?1");
+            let delete = original.sql.prepare_cached(&sql);
+            delete.and_then(|mut delete| delete.execute([rowid]))
+        }
+        (_, _, Identity::Key(key)) => {
+            let terms: Vec<String> = key
+                .iter()
+                .enumerate()
+                .map(|(number, one)| format!("{} IS ?{}", quoted(&table.columns[*one]), number + 1))
+                .collect();
+            let sql = format!("DELETE FROM {name} WHERE {}", terms.join(" AND "));
+            let values = key.iter().map(|one| &row[*one]);
+            let delete = original.sql.prepare_cached(&sql);
+            delete.and_then(|mut delete| delete.execute(params_from_iter(values)))
+        }
+        _ => Ok(0),
+    };
+    done.map(drop).map_err(original.failed(what))
+}
+
+pub(super) fn insert(
+    original: &Database,
+    table: &Table,
+    rowid: Option<i64>,
+    row: &Row,
+) -> Result<()> {
+    let number = rowid.map_or(Value::Null, Value::Integer);
+    let done = original
+        .sql
+        .prepare_cached(&table.insert())
+        .and_then(|mut insert| insert.execute(params_from_iter([&number].into_iter().chain(row))));
+    let what = format!("insert a row into {}", table.name);
+    let item = references::item(table, rowid, row);
+    done.map(drop).map_err(refused(original, item, &what))
+}
+
+fn set(original: &Database, swap: &SettingSwap, direction: Direction) -> Result<()> {
+    let (_, to) = direction.of(&swap.before, &swap.after);
+    let sql = format!("PRAGMA main.{} = {}", swap.name, literal(to));
+    original.run(&format!("set {}", swap.name), &sql)
+}
+
+/// Moves a counter forward, unless it is further already.
+fn ahead(counted: &mut BTreeMap<String, i64>, name: &str, wanted: Option<i64>) {
+    if let Some(wanted) = wanted {
+        let now = counted.entry(name.to_owned()).or_insert(wanted);
+        *now = wanted.max(*now);
+    }
+}
+
+/// Brings counters to at least these values. They never go back, also where a table was made anew: a number that was given
+/// out once is not given out again.
+fn set_counters(original: &Database, wanted: &BTreeMap<String, i64>) -> Result<()> {
+    let there = super::diff::counters(original)?;
+    let schema = Schema::read(original)?;
+    for (name, wanted) in wanted {
+        let done = match there.get(name) {
+            Some(now) if now >= wanted => Ok(0),
+            Some(_) => original.sql.execute(
+                "UPDATE sqlite_sequence SET seq = ?2 WHERE name = ?1",
+                (name, wanted),
+            ),
+            None if schema.counts(name) => original.sql.execute(
+                "INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)",
+                (name, wanted),
+            ),
+            None => Ok(0),
+        };
+        done.map_err(original.failed("bring a counter forward"))?;
+    }
+    Ok(())
+}
