@@ -240,3 +240,78 @@ fn hostile_names_of_tables_and_columns_pass_through_a_clone() {
     shop.cli.ok("cleanup try");
     shop.assert_no_clone();
 }
+
+/// A column may give rows another value than its default is now, and no definition says so.
+// rule C11
+#[test]
+fn what_rows_get_in_a_new_column_was_neither_shown_nor_bound() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    let digest = || {
+        let diff = json(&shop.cli, "diff try");
+        diff["digest"].as_str().expect("it has one").to_owned()
+    };
+    inside(&url, "ALTER TABLE items ADD admin bool DEFAULT false");
+    let shown = digest();
+    inside(
+        &url,
+        "ALTER TABLE items DROP admin; ALTER TABLE items ADD admin bool DEFAULT true; ALTER TABLE items ALTER admin SET DEFAULT false",
+    );
+    has(
+        &shop.cli.ok("diff try --patch"),
+        ["+ -- rows that were there: \"admin\" = 'true'"],
+    );
+    shop.cli.fails(format!("commit try --expect {shown}"), 4);
+    shop.cli.ok(format!("commit try --expect {}", digest()));
+    let given = "SELECT DISTINCT admin FROM items";
+    assert_eq!(shop.sql(given), "t");
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
+
+/// Values of a type whose arrays have another delimiter, and checks: of a new column, of one that is there, and one that goes.
+#[test]
+fn new_columns_and_checks_of_migrations_are_released() {
+    let shop = Shop::with_clones(true);
+    shop.sql("ALTER TABLE items ADD CONSTRAINT old CHECK (price < 1000)");
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "ALTER TABLE items ADD place box DEFAULT '((1,2),(3,4))', ADD stock int NOT NULL DEFAULT 1 CHECK (stock >= 0), \
+         ADD CHECK (price > 0), DROP CONSTRAINT old",
+    );
+    shop.cli.ok("commit try");
+    let checks = "SELECT string_agg(conname || ' ' || pg_get_constraintdef(oid), ', ' ORDER BY conname) FROM pg_constraint \
+                  WHERE conrelid = 'items'::regclass AND contype = 'c'";
+    assert_eq!(
+        shop.sql(checks),
+        "items_price_check CHECK ((price > (0)::numeric)), items_stock_check CHECK ((stock >= 0))"
+    );
+    let given = "SELECT DISTINCT place::text, stock FROM items";
+    assert_eq!(shop.sql(given), "(3,4),(1,2)|1");
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}
+
+/// Two sides change different columns of a row, and one of them added a column to its table.
+// rule Q2
+#[test]
+fn a_row_of_a_table_with_a_new_column_was_contested_and_could_not_be_settled() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "ALTER TABLE items ADD stock int DEFAULT 1; UPDATE items SET stock = 5 WHERE id = 3; UPDATE items SET name = 'ours' WHERE id = 4",
+    );
+    shop.sql("UPDATE items SET name = 'theirs' WHERE id IN (3, 4)");
+    let told = shop.cli.run("commit try");
+    assert_eq!(told.status, 4, "{told:?}");
+    let told = told.stdout_text();
+    has(&told, ["items/4"]);
+    assert!(!told.contains("items/3"), "{told}");
+    shop.cli.ok("commit try --on-conflict ours");
+    let rows = "SELECT name, stock FROM items WHERE id IN (3, 4) ORDER BY id";
+    assert_eq!(shop.sql(rows), "theirs|5\nours|1");
+    shop.cli.ok("cleanup try");
+    shop.assert_no_clone();
+}

@@ -35,8 +35,6 @@ class Raw:
             kind, body, self.rest = chr(self.rest[0]), self.rest[5:length], self.rest[length:]
             if kind in "EN":
                 body = [f for f in body.split(b"\0") if f[:1] in (b"S", b"C", b"M", b"P")]
-                # A statement has another name on the server.
-                if b"C26000" in body or b"C42P05" in body: body = body[:2]
             if kind != "S" or b"application_name" in body:
                 found.append((kind, body))
             ends -= kind == "Z"

@@ -1,6 +1,8 @@
 //! What a held transaction releases is what its diff shows, also where a client tries to make the diff show something else. Each test is named
 //! after what once worked.
 
+use escrow_testkit::postgres::psql_command;
+
 use crate::postgres::{CLERK, Shop, changes, inside};
 use crate::*;
 
@@ -194,4 +196,103 @@ fn an_index_that_was_made_anew_stopped_every_commit() {
     let price = "SELECT price FROM items WHERE id = 1";
     assert_eq!(shop.sql(price), "5");
     shop.assert_nothing_left();
+}
+
+#[test]
+fn definitions_were_named_without_what_they_say() {
+    let shop = Shop::new(true);
+    shop.sql(
+        "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE TYPE mood AS ENUM ('a'); \
+         CREATE VIEW v AS SELECT id FROM items; ALTER TABLE items ADD CONSTRAINT old CHECK (price > 0)",
+    );
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "ALTER TABLE items ADD stock int NOT NULL DEFAULT 5 CHECK (stock >= 0), DROP CONSTRAINT old; \
+         CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 2'; ALTER TYPE mood ADD VALUE 'b'; \
+         CREATE OR REPLACE VIEW v AS SELECT id, name FROM items; CREATE INDEX by_stock ON items (stock); \
+         CREATE TABLE fresh (a int PRIMARY KEY, b int REFERENCES items); CREATE POLICY p ON fresh FOR DELETE USING (a > 1); \
+         CREATE TRIGGER t BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    );
+    has(
+        &shop.cli.ok("diff try"),
+        [
+            "+ stock integer DEFAULT 5 NOT NULL",
+            "+ CONSTRAINT items_stock_check CHECK ((stock >= 0))",
+            "- CONSTRAINT old",
+            "- SELECT 1",
+            "+ RETURNS integer LANGUAGE sql SECURITY DEFINER AS",
+            "+ SELECT 2",
+            "- 'a'",
+            "+ 'a', 'b'",
+            "+     items.name",
+            "+ CREATE INDEX by_stock ON public.items USING btree (stock)",
+            "+ CONSTRAINT fresh_b_fkey FOREIGN KEY (b) REFERENCES public.items(id)",
+            "+ PERMISSIVE FOR DELETE TO PUBLIC USING ((a > 1))",
+            "+ CREATE TRIGGER t BEFORE UPDATE ON public.orders",
+        ],
+    );
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}
+
+/// `escrow status` asked with the names that the last client wanted to be looked up, and what an operator of its own wrote was in no diff.
+#[test]
+fn a_look_at_the_state_ran_what_a_client_had_made() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "CREATE SCHEMA evil; CREATE FUNCTION evil.eq(text, text) RETURNS bool LANGUAGE plpgsql AS \
+         'BEGIN INSERT INTO public.items VALUES (666, ''hidden'', 0) ON CONFLICT DO NOTHING; RETURN $1 OPERATOR(pg_catalog.=) $2; END'; \
+         CREATE OPERATOR evil.= (FUNCTION = evil.eq, LEFTARG = text, RIGHTARG = text)",
+    );
+    let digest = |name: &str| json(&shop.cli, &format!("diff {name}"))["digest"].clone();
+    let shown = digest("try");
+    let mut psql = psql_command(&url);
+    psql.env("PGOPTIONS", "-c search_path=evil,pg_catalog");
+    output_of(psql.args(["-f", "/dev/null"]));
+    shop.cli.ok("status");
+    assert_eq!(
+        inside(&url, "SELECT count(*) FROM items WHERE id = 666"),
+        "0"
+    );
+    assert_eq!(digest("try"), shown);
+    shop.cli.ok("cleanup --yes try");
+}
+
+/// Values that are written as names say the same of different things, where the names were exchanged.
+#[test]
+fn values_that_are_names_hid_what_was_written() {
+    let shop = Shop::new(true);
+    shop.sql(
+        "CREATE TYPE mood AS ENUM ('ok', 'bad'); CREATE TABLE moods (id int PRIMARY KEY, m mood); INSERT INTO moods VALUES (1, 'ok'); \
+         CREATE TABLE tab_x (); CREATE TABLE tab_y (); CREATE TABLE refs (id int PRIMARY KEY, c regclass); INSERT INTO refs VALUES (1, 'tab_x'); \
+         CREATE FUNCTION ov(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION ov(text) RETURNS int LANGUAGE sql AS 'SELECT 1'; \
+         CREATE DOMAIN proc AS regproc; CREATE TABLE jobs (id int PRIMARY KEY, f proc); \
+         INSERT INTO jobs VALUES (1, 'ov(int)'::regprocedure::oid::regproc)",
+    );
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "UPDATE jobs SET f = 'ov(text)'::regprocedure::oid::regproc",
+    );
+    assert_eq!(changes(&shop.cli, "try"), ["updated jobs/1"]);
+    for (names, value) in [
+        (
+            "ALTER TYPE mood RENAME VALUE 'ok' TO 'tmp'; ALTER TYPE mood RENAME VALUE 'bad' TO 'ok'; ALTER TYPE mood RENAME VALUE 'tmp' TO 'bad'",
+            "UPDATE moods SET m = 'ok'",
+        ),
+        (
+            "ALTER TABLE tab_x RENAME TO tab_z; ALTER TABLE tab_y RENAME TO tab_x",
+            "UPDATE refs SET c = 'tab_x'",
+        ),
+    ] {
+        let digest = || json(&shop.cli, "diff try")["digest"].clone();
+        inside(&url, names);
+        let before = digest();
+        inside(&url, value);
+        assert_ne!(digest(), before, "{value}");
+    }
+    shop.cli.ok("cleanup --yes try");
 }

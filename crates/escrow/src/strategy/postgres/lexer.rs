@@ -1,5 +1,7 @@
 //! Reads SQL as the server does, as far as it must be known where a statement ends and which words it has.
 
+use std::ops::Range;
+
 /// How a text is read: the server reads it by its settings, in the encoding of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
@@ -61,16 +63,20 @@ impl Word {
     }
 }
 
-/// How many bytes the first statement has with its semicolon, and its words.
-pub(super) fn first_statement(sql: &[u8], reading: Reading) -> (usize, Vec<Word>) {
+/// How many bytes the first statement has with its semicolon, its words, and where each of them is.
+pub(super) fn first_statement(
+    sql: &[u8],
+    reading: Reading,
+) -> (usize, Vec<Word>, Vec<Range<usize>>) {
     let (mut at, mut words, mut parens) = (0, Vec::new(), 0_usize);
+    let mut places = Vec::new();
     let mut atomic = 0_usize;
     // How many words there were after a text in which backslashes hide: one that goes on in the next line is of the same kind.
     let mut hidden = None;
     while at < sql.len() {
         let rest = &sql[at..];
         let taken = match rest {
-            [b';', ..] if parens == 0 && atomic == 0 => return (at + 1, words),
+            [b';', ..] if parens == 0 && atomic == 0 => return (at + 1, words, places),
             [b'-', b'-', ..] => {
                 let ends = |byte: &u8| matches!(byte, b'\n' | b'\r');
                 rest.iter().position(ends).unwrap_or(rest.len())
@@ -148,9 +154,10 @@ pub(super) fn first_statement(sql: &[u8], reading: Reading) -> (usize, Vec<Word>
             }
             [] => break,
         };
+        places.resize(words.len(), at..at + taken.max(1));
         at += taken.max(1);
     }
-    (sql.len(), words)
+    (sql.len(), words, places)
 }
 
 /// How far it is to the end of `end`, sought behind the first `from` bytes.

@@ -16,6 +16,7 @@ mod direct;
 pub(crate) mod holder;
 mod lexer;
 pub(crate) mod location;
+mod reaching_out;
 mod session;
 mod sql;
 mod tls;

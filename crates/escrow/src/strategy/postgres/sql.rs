@@ -1,6 +1,8 @@
 //! What a statement is about, as far as a held transaction cares.
 
-use super::lexer::{Backslashes, Reading, Word, first_statement};
+use std::ops::Range;
+
+use super::lexer::{Reading, Word, first_statement};
 
 /// What a statement does to transactions, sessions and the things that cannot be held.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,9 +16,11 @@ pub(super) enum Statement {
     /// Works on a savepoint, or declares a cursor: only in a transaction.
     InTransaction(&'static str),
     /// Prepares a statement under a name.
-    Prepare(String),
+    Prepare(Named),
+    /// Carries out a prepared statement.
+    Execute(Named),
     /// Forgets one prepared statement, or all.
-    Deallocate(Option<String>),
+    Deallocate(Option<Named>),
     /// Cannot work here: the code and the message of the server, and what to do.
     Refused(&'static str, String, &'static str),
     /// Changes a setting of the session, or may: its name, as far as that is written there.
@@ -40,6 +44,19 @@ pub(super) struct Modes {
     pub(super) started: bool,
 }
 
+/// The name of a prepared statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) name: String,
+    /// Where it is in the text of the statement, with its quotes.
+    pub(super) place: Range<usize>,
+    /// Other things are before it than the word of its statement, and comments.
+    pub(super) deep: bool,
+}
+
+/// What declares a cursor, as the server calls it.
+pub(super) const CURSOR: &str = "DECLARE CURSOR";
+
 /// Names of savepoints and prepared transactions that are ours.
 pub(super) const OWN: &str = "escrow_";
 
@@ -62,11 +79,11 @@ pub(super) fn statements(sql: &[u8], reading: Reading) -> Vec<(&[u8], Statement)
     let mut found = Vec::new();
     let mut rest = sql;
     while !rest.is_empty() {
-        let (length, words) = first_statement(rest, reading);
+        let (length, words, places) = first_statement(rest, reading);
         let (one, after) = rest.split_at(length);
         if !words.is_empty() {
             let one = one.strip_suffix(b";").unwrap_or(one);
-            found.push((one, classify(&words)));
+            found.push((one, classify(&words, &places)));
         }
         rest = after;
     }
@@ -83,9 +100,14 @@ impl Statement {
     pub(super) fn is_plain(&self) -> bool {
         let plain = matches!(
             self,
-            Self::Copy | Self::Other | Self::Rows | Self::Prepare(_) | Self::Setting { .. }
+            Self::Copy | Self::Other | Self::Rows | Self::Setting { .. }
         );
         plain && !self.is_timeout()
+    }
+
+    /// Whether the server may take a copy in for it.
+    pub(super) fn may_copy(&self) -> bool {
+        matches!(self, Self::Copy | Self::Execute(_))
     }
 
     /// Whether it sets a limit by which the server would end what is held.
@@ -115,7 +137,7 @@ fn refused(what: &str, hint: &'static str) -> Statement {
     )
 }
 
-fn classify(words: &[Word]) -> Statement {
+fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
     let at = |number: usize| match words.get(number) {
         Some(Word::Bare(word)) => word.as_str(),
         _ => "",
@@ -124,6 +146,30 @@ fn classify(words: &[Word]) -> Statement {
     let own_name = || {
         let mut names = words.iter().skip(1).filter_map(Word::name);
         names.any(|name| name.to_ascii_lowercase().starts_with(OWN)) || is_coded(words)
+    };
+    let named = |number: usize| {
+        Some(Named {
+            name: words.get(number)?.name()?.to_owned(),
+            place: places[number].clone(),
+            deep: !matches!(at(0), "prepare" | "execute" | "deallocate"),
+        })
+    };
+    // `EXPLAIN EXECUTE`, with options, and `CREATE TABLE … AS EXECUTE`.
+    let executed = || {
+        let before = match at(0) {
+            "explain" if words.get(1) == Some(&Word::Sign(b'(')) => {
+                words.iter().position(|word| *word == Word::Sign(b')'))? + 1
+            }
+            "explain" => {
+                let option = |word: &&Word| word.is("analyze") || word.is("verbose");
+                1 + words[1..].iter().take_while(option).count()
+            }
+            _ if matches!(at(1), "table" | "unlogged") => {
+                words.iter().position(|word| word.is("as"))? + 1
+            }
+            _ => return None,
+        };
+        named(before + 1).filter(|_| at(before) == "execute")
     };
     match at(0) {
         "begin" => Statement::Begin(modes(words)),
@@ -155,14 +201,20 @@ fn classify(words: &[Word]) -> Statement {
             "PREPARE TRANSACTION",
             "`escrow commit` prepares and commits what the sandbox holds",
         ),
-        "prepare" | "execute" if starts_own(words.get(1)) || is_coded(words) => {
-            let text = format!("names of prepared statements that begin with {OWN} are not yours");
-            Statement::Refused("26000", text, "take another name")
+        "prepare" | "execute" | "deallocate" if is_coded(words) => {
+            let text = "names that are written by numbers are not known here".to_owned();
+            Statement::Refused("26000", text, "write the name itself")
         }
-        "prepare" => match words.get(1).and_then(Word::name) {
-            Some(name) => Statement::Prepare(name.to_owned()),
-            None => Statement::Other,
-        },
+        "prepare" => {
+            let before = words.iter().take_while(|word| !word.is("as")).count() + 1;
+            let inner = words
+                .get(before..)
+                .map(|words| classify(words, &places[before..]));
+            match inner.filter(|inner| matches!(inner, Statement::Refused(..))) {
+                Some(refused) => refused,
+                None => named(1).map_or(Statement::Other, Statement::Prepare),
+            }
+        }
         "listen" => refused(
             "LISTEN",
             "listen on a connection of your own to the original",
@@ -172,21 +224,19 @@ fn classify(words: &[Word]) -> Statement {
             "a cursor WITH HOLD",
             "declare it without HOLD, in a transaction",
         ),
-        "declare" => Statement::InTransaction("DECLARE CURSOR"),
+        "declare" => Statement::InTransaction(CURSOR),
         "create" if is_temporary(at(1), at(2), at(3)) => refused(
             "a temporary object",
             "use an ordinary table in the sandbox, or a temporary one outside of it",
         ),
         "create" if has("pg_temp") => refused("a temporary object", CLONE),
-        "deallocate" if is_coded(words) => {
-            let text = "names that are written by numbers are not known here".to_owned();
-            Statement::Refused("26000", text, "write the name itself")
-        }
         "deallocate" => {
-            let skip = usize::from(at(1) == "prepare") + 1;
-            match words.get(skip).and_then(Word::name) {
-                Some("all") if at(skip) == "all" => Statement::Deallocate(None),
-                name => Statement::Deallocate(name.map(str::to_owned)),
+            let skip = usize::from(at(1) == "prepare" && words.len() > 2) + 1;
+            match at(skip) == "all" {
+                true => Statement::Deallocate(None),
+                false => {
+                    named(skip).map_or(Statement::Other, |name| Statement::Deallocate(Some(name)))
+                }
             }
         }
         "set" if at(1) == "transaction" => Statement::SetTransaction(modes(words)),
@@ -218,6 +268,10 @@ fn classify(words: &[Word]) -> Statement {
             "all clients of the sandbox share one session; use pg_advisory_xact_lock",
         ),
         _ if has("pg_notify") => refused("pg_notify", CLONE),
+        "execute" => named(1).map_or(Statement::Other, Statement::Execute),
+        "explain" | "create" if executed().is_some() => {
+            executed().map_or(Statement::Other, Statement::Execute)
+        }
         // Whatever else it names: the holder has to know that the server may take a copy in.
         "copy" => Statement::Copy,
         _ if words.iter().any(sets_config) => {
@@ -270,11 +324,6 @@ fn is_coded(words: &[Word]) -> bool {
         .any(|three| matches!(three, [u, Word::Sign(b'&'), Word::Quoted(_)] if u.is("u")))
 }
 
-fn starts_own(word: Option<&Word>) -> bool {
-    let name = word.and_then(Word::name).unwrap_or_default();
-    name.to_ascii_lowercase().starts_with(OWN)
-}
-
 fn no_savepoint() -> Statement {
     let text = format!("names of savepoints that begin with {OWN} are not yours");
     Statement::Refused("3B001", text, "take another name")
@@ -314,104 +363,6 @@ fn modes(words: &[Word]) -> Modes {
     }
 }
 
-/// A statement of a text that reaches beyond the database that it is sent to, however the text is read.
-pub(super) fn reaches_out(sql: &[u8]) -> Option<String> {
-    use Backslashes::{Everywhere, Marked, Nowhere};
-    let reading = |backslashes| Reading {
-        backslashes,
-        bodies: false,
-    };
-    let ways = [Marked, Everywhere, Nowhere];
-    let read = ways
-        .into_iter()
-        .find_map(|way| reaches_out_as_read(sql, reading(way)));
-    // Where the encoding of the client decides what is quoted, a statement may begin behind every semicolon.
-    let mut ends = sql.iter().enumerate().filter(|(_, byte)| **byte == b';');
-    read.or_else(|| match depends_on_encoding(sql) {
-        true => ends.find_map(|(at, _)| {
-            let rest = &sql[at + 1..];
-            let window = &rest[..rest.len().min(WINDOW)];
-            let (length, words) = first_statement(window, reading(Marked));
-            let hidden = words.is_empty() && length == WINDOW;
-            reaches(&words).or_else(|| hidden.then(|| "A LONG COMMENT".to_owned()))
-        }),
-        false => None,
-    })
-}
-
-/// How much of a statement is read that may begin somewhere: what it is, its first words say.
-const WINDOW: usize = 4096;
-
-/// Whether what is quoted in a text depends on the encoding of the client: a sign behind a byte beyond ASCII may be the end of a longer
-/// character, and so no backslash, and no end of a name behind which a dollar would begin a text. Older servers read a number and the
-/// name behind it as two, which may have dollars too.
-fn depends_on_encoding(sql: &[u8]) -> bool {
-    let joined = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    let numbered = |at: usize| {
-        let length = sql[..at]
-            .iter()
-            .rev()
-            .take_while(|byte| joined(byte))
-            .count();
-        let word = &sql[at - length..at];
-        word.first().is_some_and(u8::is_ascii_digit) && !word.iter().all(u8::is_ascii_digit)
-    };
-    let mut pairs = sql.windows(2).enumerate();
-    pairs.any(|(at, two)| match two {
-        [0x80..=0xff, b'@' | b'['..=b'`' | b'{'..=b'~'] => true,
-        [_, b'$'] => numbered(at + 1),
-        _ => false,
-    })
-}
-
-/// The first one.
-fn reaches_out_as_read(mut sql: &[u8], reading: Reading) -> Option<String> {
-    while !sql.is_empty() {
-        let (length, words) = first_statement(sql, reading);
-        if let Some(found) = reaches(&words) {
-            return Some(found);
-        }
-        sql = &sql[length..];
-    }
-    None
-}
-
-/// What a statement is called that reaches out, by its first words.
-fn reaches(words: &[Word]) -> Option<String> {
-    const SHARED: [&str; 7] = [
-        "database",
-        "group",
-        "parameter",
-        "role",
-        "system",
-        "tablespace",
-        "user",
-    ];
-    // What a role owns, and its rights, are also of the server.
-    const OUTSIDE: [&str; 4] = ["foreign", "owned", "server", "subscription"];
-    let at = |number: usize| match words.get(number) {
-        Some(Word::Bare(word)) => word.as_str(),
-        _ => "",
-    };
-    let found = match at(0) {
-        "create" | "drop" | "alter" => SHARED.contains(&at(1)) || OUTSIDE.contains(&at(1)),
-        "import" | "reassign" => true,
-        // Rights on what is in the database are `ON` something.
-        "grant" | "revoke" => {
-            let on = words.iter().position(|word| word.is("on"));
-            on.is_none_or(|on| SHARED.contains(&at(on + 1)))
-        }
-        "comment" => SHARED.contains(&at(2)),
-        "security" => words
-            .iter()
-            .any(|word| word.name().is_some_and(|name| SHARED.contains(&name))),
-        "prepare" => at(1) == "transaction",
-        "commit" | "rollback" => at(1) == "prepared",
-        _ => false,
-    };
-    found.then(|| [at(0), at(1)].join(" ").trim_end().to_uppercase())
-}
-
 /// Whether statements of this kind may have made a constraint that is checked late.
 pub(super) fn may_defer(tag: &[u8]) -> bool {
     [
@@ -419,6 +370,8 @@ pub(super) fn may_defer(tag: &[u8]) -> bool {
         b"ALTER TABLE",
         b"CREATE TRIGGER",
         b"CREATE CONSTRAINT",
+        // With tables in it.
+        b"CREATE SCHEMA",
     ]
     .iter()
     .any(|known| tag.starts_with(known))
@@ -426,7 +379,7 @@ pub(super) fn may_defer(tag: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lexer::is_certain;
+    use super::super::lexer::{Backslashes, is_certain};
     use super::*;
 
     fn kinds(sql: &str) -> Vec<Statement> {
@@ -494,23 +447,6 @@ mod tests {
             assert!(!is_certain(text.as_bytes()), "{text}");
         }
         assert!(is_certain(b"select ';' , \"x;\" /* ; */ -- x"));
-        for text in [
-            "select 'x\\''; prepare transaction 'x'; --'",
-            "select E'\u{83}\\'; prepare transaction 'x'; --'",
-            "create table t as select begin atomic from b; prepare transaction 'x'",
-            "select 1a$$; prepare transaction 'x'; --$$",
-        ] {
-            let found = reaches_out(text.as_bytes());
-            assert_eq!(found.as_deref(), Some("PREPARE TRANSACTION"), "{text}");
-        }
-        // The second byte of a character is a sign, beside real ones.
-        for text in [
-            b"select E'\\'', E'\x81\x5c'; prepare transaction 'x'; --'".as_slice(),
-            b"select $\x81[$ ' $\x81[$; prepare transaction 'x'; --'",
-        ] {
-            let found = reaches_out(text);
-            assert_eq!(found.as_deref(), Some("PREPARE TRANSACTION"), "{text:?}");
-        }
     }
 
     #[test]
@@ -558,37 +494,36 @@ mod tests {
         }
     }
 
-    // rule Q7
     #[test]
-    fn what_reaches_beyond_the_database_is_known() {
-        for text in [
-            "DROP DATABASE shop",
-            "select 1; alter system set work_mem = '1GB'",
-            "/* x */ create role r",
-            "alter user u superuser",
-            "grant admin to app",
-            "revoke connect on database shop from public",
-            "comment on database x is ''",
-            "prepare transaction 'x'",
-            "rollback prepared 'x'",
-            "create foreign table t (a int) server s",
-            "import foreign schema x from server s into public",
-            "create user mapping for app server s",
-            "create subscription s connection '' publication p",
+    fn the_name_of_a_prepared_statement_is_found() {
+        for (text, name) in [
+            ("execute P", "p"),
+            ("/* x */ EXECUTE \"P\"\"1\" (1)", "P\"1"),
+            ("explain (analyze, costs off) execute p", "p"),
+            ("explain analyze verbose execute p(1)", "p"),
+            ("create table t (a) as execute p", "p"),
+            ("deallocate prepare prepare", "prepare"),
+            ("prepare p (int) as select 1", "p"),
         ] {
-            assert!(reaches_out(text.as_bytes()).is_some(), "{text}");
+            let found = match &kinds(text)[..] {
+                [Statement::Execute(one)]
+                | [Statement::Prepare(one)]
+                | [Statement::Deallocate(Some(one))] => one.clone(),
+                other => panic!("{text}: {other:?}"),
+            };
+            assert_eq!(found.name, name, "{text}");
+            let token = text[found.place].trim_matches('"').replace("\"\"", "\"");
+            assert!(token.eq_ignore_ascii_case(name), "{text}: {token}");
         }
         for text in [
-            "create table role (database int)",
-            "grant select on orders to app",
-            "select 'drop database shop'",
-            "comment on table t is 'x'",
-            "prepare p as select 1",
-            "rollback",
-            "insert into t values ('\u{e9}; drop database shop')",
-            "do $b1$ begin; end; $b1$; select '; drop database shop'",
+            "create trigger w before insert on t for each row when (new.a > 1) execute function f()",
+            "explain select 1 as execute from t",
+            "create table t as select 1 as execute from u",
         ] {
-            assert_eq!(reaches_out(text.as_bytes()), None, "{text}");
+            assert!(
+                !matches!(kinds(text)[..], [Statement::Execute(_)]),
+                "{text}"
+            );
         }
     }
 
@@ -607,11 +542,12 @@ mod tests {
             "create table pg_temp.t (a int)",
             "declare c cursor with hold for select 1",
             "select pg_advisory_lock(1)",
+            "execute p(pg_advisory_lock(1))",
+            "prepare p as select pg_advisory_lock(1)",
+            "create temp table t as execute p",
             "select pg_catalog.pg_try_advisory_lock(1)",
             "prepare transaction 'x'",
             "savepoint escrow_1",
-            "prepare escrow_release as select 1",
-            "execute \"escrow_release\"",
             "rollback to \"escrow_1\"",
         ] {
             assert!(

@@ -28,6 +28,9 @@ const REFUSED: &str = "WITH RECURSIVE r AS (SELECT oid AS type, oid AS base, -1 
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
     JOIN r ON r.type = a.atttypid WHERE relkind IN ('r', 'm') \
     AND r.base = 1042 AND CASE r.type WHEN 1042 THEN a.atttypmod ELSE r.mod END = -1 UNION ALL \
+    SELECT 'a key of a composite type', named || '.' || a.attname FROM c JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisprimary \
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
+    JOIN r ON r.type = a.atttypid JOIN pg_catalog.pg_type t ON t.oid = r.base AND t.typtype = 'c' UNION ALL \
     SELECT 'a rule', rulename || ' of ' || named FROM c JOIN pg_catalog.pg_rewrite r ON r.ev_class = c.oid AND rulename <> '_RETURN' UNION ALL \
     SELECT 'the encoding SQL_ASCII', 'database ' || datname FROM pg_catalog.pg_database \
     WHERE datname = pg_catalog.current_database() AND encoding = 0 UNION ALL \

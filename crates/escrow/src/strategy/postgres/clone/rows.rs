@@ -86,6 +86,8 @@ pub(super) struct Rows {
     pub(super) unshaped: Vec<String>,
     /// What goes with a table, so that the original may not have changed there.
     pub(super) frozen: Vec<Frozen>,
+    /// What rows get in columns that came after them: the schema and the name of the table, and a column with its value.
+    pub(super) given: Vec<((String, String), String)>,
 }
 
 /// The rows of a table as they are in the first database, by their sum.
@@ -145,10 +147,13 @@ pub(super) fn compare(old: &mut Connection, new: &mut Connection) -> PgResult<Ro
             Some((_, known)) if known.grew_to(&compared.columns) => {
                 let added = missing(new, &compared.table.oid)?;
                 let mut all = vec![list(known)];
-                for value in &added[known.names.len()..] {
+                let names = &compared.columns.names[known.names.len()..];
+                for (value, column) in added[known.names.len()..].iter().zip(names) {
                     // The type may be new too.
                     let text = new.value(&format!("SELECT ({value})::pg_catalog.text"))?;
                     let text = text.map_or_else(|| "NULL".to_owned(), |text| literal(&text));
+                    let given = format!("{} = {text}", identifier(column));
+                    found.given.push((name.clone(), given));
                     all.push(format!("{text}::pg_catalog.text"));
                 }
                 Some(all.join(", "))
@@ -185,8 +190,9 @@ impl Columns {
 /// What rows have in each column of a table that were there before it: the server keeps that value, if they were not written since.
 pub(super) fn missing(connection: &mut Connection, table: &str) -> PgResult<Vec<String>> {
     let sql = format!(
-        "SELECT pg_catalog.quote_nullable((a.attmissingval::pg_catalog.text::pg_catalog.text[])[1]) || '::' || \
-         pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a \
+        "SELECT pg_catalog.quote_nullable(CASE WHEN t.typdelim = ',' THEN (a.attmissingval::pg_catalog.text::pg_catalog.text[])[1] \
+         ELSE pg_catalog.btrim(a.attmissingval::pg_catalog.text, '{{}}') END) || '::' || \
+         pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
          WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         literal(table)
     );

@@ -136,11 +136,20 @@ impl Schema {
         all.filter(|one| self.sql(one) != other.sql(one)).collect()
     }
 
-    /// What the differences are called, for people.
-    pub(super) fn changes(&self, other: &Self) -> Vec<Change> {
+    /// What the differences are called, for people. `given` is what the rows of a table get in new columns, which no definition says.
+    pub(super) fn changes(&self, other: &Self, given: &[(Relation, String)]) -> Vec<Change> {
         let one = |named: &Named| {
             let what = named.kind.to_lowercase();
-            text_change(named.item(), &what, self.sql(named), other.sql(named))
+            let of = |((schema, name), _): &&(Relation, String)| {
+                named.kind == "TABLE" && (schema, name) == (&named.schema, &named.name)
+            };
+            let given = given.iter().filter(of);
+            let given = given.map(|(_, value)| format!("\n-- rows that were there: {value}"));
+            let after = other
+                .sql(named)
+                .map(|sql| [sql.to_owned()].into_iter().chain(given));
+            let after: Option<String> = after.map(Iterator::collect);
+            text_change(named.item(), &what, self.sql(named), after.as_deref())
         };
         let mut found: BTreeMap<ResourcePath, Change> = BTreeMap::new();
         for named in self.differing(other) {
@@ -357,7 +366,7 @@ fn change(named: &Named, old: &str, new: &str) -> Option<(String, String)> {
 /// How a table gets its new columns: before its rows are changed, and afterwards.
 pub(super) type Alters = (Vec<String>, Vec<String>);
 
-/// How a table gets its new columns, where they were added at its end; nothing else is derived, and then there is no answer. Rows that are
+/// How a table gets its new columns, where they were added at its end, and other checks; nothing else is derived, and then there is no answer. Rows that are
 /// there get what those of the second database had then; only new ones follow the default.
 pub(super) fn alters(
     (old, new): (&mut Connection, &mut Connection),
@@ -383,6 +392,24 @@ pub(super) fn alters(
         return Ok(None);
     };
     let (mut early, mut late) = (Vec::new(), Vec::new());
+    let checks = format!(
+        "SELECT conname, pg_catalog.pg_get_constraintdef(oid) FROM pg_catalog.pg_constraint \
+         WHERE conrelid = {}::pg_catalog.regclass AND contype = 'c' AND convalidated ORDER BY conname",
+        literal(&quoted)
+    );
+    let (checked, checks) = (old.query(&checks)?, new.query(&checks)?);
+    let own = |one: &[Option<String>]| match one {
+        [Some(name), Some(sql)] => Some((identifier(name), sql.clone())),
+        _ => None,
+    };
+    let gone = checked.iter().filter(|one| !checks.contains(one));
+    for (name, _) in gone.filter_map(|one| own(one)) {
+        early.push(format!("ALTER TABLE {quoted} DROP CONSTRAINT {name}"));
+    }
+    let made = checks.iter().filter(|one| !checked.contains(one));
+    for (name, sql) in made.filter_map(|one| own(one)) {
+        late.push(format!("ALTER TABLE {quoted} ADD CONSTRAINT {name} {sql}"));
+    }
     for (column, value) in added.iter().zip(&values[before.len()..]) {
         let [Some(name), Some(kind), default, required, special] = &column[..] else {
             return Ok(None);
@@ -446,7 +473,7 @@ fn tables_of(sql: &str) -> Vec<Relation> {
     let mut found = Vec::new();
     let mut rest = sql.as_bytes();
     while !rest.is_empty() {
-        let (length, words) = first_statement(rest, Reading::USUAL);
+        let (length, words, _) = first_statement(rest, Reading::USUAL);
         rest = &rest[length.max(1)..];
         let is = |at: usize, known: &[&str]| {
             let word = words.get(at);

@@ -53,7 +53,7 @@ struct Difference {
 
 impl Difference {
     fn changes(&self) -> Vec<Change> {
-        let mut all = self.from.changes(&self.to);
+        let mut all = self.from.changes(&self.to, &self.rows.given);
         all.extend(self.rows.changed.iter().map(|one| self.rows.change(one)));
         all.extend(self.sequences.iter().filter_map(MovedSequence::change));
         all.sort_by(|one, other| one.path.cmp(&other.path));
@@ -183,11 +183,15 @@ impl CloneSession {
         let (old, new) = (old.map_err(compared)?, new.map_err(compared)?);
         if let Some((extension, what)) = old.symmetric_difference(&new).next() {
             let path = ResourcePath::root().join(format!("extension:{extension}").as_bytes());
+            let has =
+                |side: &BTreeSet<(String, String)>| side.iter().any(|(of, _)| of == extension);
             let (what, _) = what.rsplit_once(' ').unwrap_or_default();
-            return Err(forbidden(
-                path,
-                &format!("{what} is new, gone, or another one"),
-            ));
+            let why = match (has(&old), has(&new)) {
+                (false, _) => "it is new".to_owned(),
+                (_, false) => "it is gone".to_owned(),
+                _ => format!("{what} is new, gone, or another one"),
+            };
+            return Err(forbidden(path, &why));
         }
         let found = self.difference(BASE, WORK)?;
         if let Some(table) = found.rows.unshaped.first() {
@@ -284,8 +288,17 @@ impl CloneSession {
                 .collect();
             let there = theirs(&mut original, of, &wanted).map_err(compared)?;
             for (one, there) in rows.into_iter().zip(there) {
-                let merged = of.is_same() && is_disjoint(&one.swap, there.as_ref());
-                let what = match (&there, &one.swap.before, of.is_same()) {
+                let before = one.swap.before.as_ref();
+                // A row that is there gets in new columns what it had there before it was changed.
+                let comparable = of.is_same() || before.is_some();
+                let grown = before.map_or(&[][..], |row| &row[of.old.unwrap_or(0)..]);
+                let there = there.map(|mut row| {
+                    row.truncate(of.old.unwrap_or(0));
+                    row.extend_from_slice(grown);
+                    row
+                });
+                let merged = is_disjoint(&one.swap, there.as_ref());
+                let what = match (&there, &one.swap.before, comparable) {
                     _ if merged => {
                         seen.push(Seen::Other(there));
                         continue;
@@ -294,7 +307,7 @@ impl CloneSession {
                         seen.push(Seen::AsBase);
                         continue;
                     }
-                    _ if of.is_same() && there == one.swap.after => {
+                    _ if comparable && there == one.swap.after => {
                         seen.push(Seen::AsOurs);
                         continue;
                     }
@@ -303,7 +316,7 @@ impl CloneSession {
                     _ => "the row was changed in the original too",
                 };
                 conflicts.push(Conflict::of(found.rows.change(one).path, what));
-                seen.push(match of.is_same() {
+                seen.push(match comparable {
                     true => Seen::Other(there),
                     false => Seen::Unclear,
                 });
@@ -344,7 +357,7 @@ impl CloneSession {
         shown: &[Change],
     ) -> Result<Vec<RowSwap>> {
         let shown: BTreeSet<_> = shown.iter().map(|change| &change.path).collect();
-        let definitions = found.from.changes(&found.to);
+        let definitions = found.from.changes(&found.to, &found.rows.given);
         let left_out = definitions.iter().map(|change| &change.path);
         let left_out = left_out.filter(|path| !shown.contains(path));
         if let Some(path) = left_out.chain(settled.iter().map(|one| &one.path)).next() {
@@ -364,7 +377,7 @@ impl CloneSession {
                     (row, after)
                 }
                 Seen::Unclear => {
-                    let why = "the table has other columns in the original; make the change in a new plan"
+                    let why = "the table has other columns in the sandbox than in the original; make the change in a new plan"
                         .to_owned();
                     return Err(StrategyError::Forbidden { path, why });
                 }

@@ -61,6 +61,8 @@ pub(super) fn own_settings() -> Settings {
 /// The connection and what is known of its transaction.
 pub(super) struct Backend {
     pub(super) connection: Connection,
+    /// The client that had it last.
+    pub(super) last: Option<u32>,
     /// What was set for the client that had it last; `None`: that is not known.
     pub(super) applied: Option<Settings>,
     /// Whether a constraint may be checked as late as at the end of a transaction.
@@ -101,6 +103,7 @@ impl Backend {
         let mut this = Self {
             connection: opened?,
             base: Connection::open(server, password, &base)?,
+            last: None,
             applied: Some(Settings::new()),
             deferrable: true,
             began: Instant::now(),
@@ -152,7 +155,7 @@ impl Backend {
             return Ok(());
         }
         let mut sql =
-            "SAVEPOINT escrow_set; RESET SESSION AUTHORIZATION; SET ROLE NONE; RESET ALL;"
+            "CLOSE ALL; SAVEPOINT escrow_set; RESET SESSION AUTHORIZATION; SET ROLE NONE; RESET ALL;"
                 .to_owned();
         // With these two other names, or other rights, could be meant.
         let (last, others): (Vec<_>, Vec<_>) = wanted
@@ -199,18 +202,29 @@ impl Backend {
 
     /// The settings as they are; of those that no list shows, these.
     pub(super) fn settings(&mut self, also: &[String]) -> PgResult<Settings> {
-        let mut sql = "SELECT name, setting FROM pg_catalog.pg_settings WHERE source = 'session' \
-                       UNION ALL SELECT 'role', pg_catalog.current_setting('role')"
-            .to_owned();
+        // No function of a client, and in no encoding of a client.
+        let coded = |value: &str| {
+            format!("pg_catalog.encode(pg_catalog.convert_to({value}, 'UTF8'), 'hex')")
+        };
+        let mut sql = format!(
+            "SELECT name, {} FROM pg_catalog.pg_settings WHERE source OPERATOR(pg_catalog.=) 'session' \
+             UNION ALL SELECT 'role', {}",
+            coded("setting"),
+            coded("pg_catalog.current_setting('role')")
+        );
         for name in also {
             let name = literal(name);
-            let one = format!(" UNION ALL SELECT {name}, pg_catalog.current_setting({name}, true)");
-            sql.push_str(&one);
+            let value = coded(&format!("pg_catalog.current_setting({name}, true)"));
+            sql.push_str(&format!(" UNION ALL SELECT {name}, {value}"));
         }
         let rows = self.connection.query(&sql)?;
         let pairs = rows.into_iter().filter_map(|row| {
             let mut values = row.into_iter().flatten();
-            Some((values.next()?, values.next()?))
+            let (name, coded) = (values.next()?, values.next()?);
+            let digits = coded.as_bytes().chunks_exact(2);
+            let byte = |two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
+            let bytes: Option<Vec<u8>> = digits.map(byte).collect();
+            Some((name, String::from_utf8_lossy(&bytes?).into_owned()))
         });
         // The modes of a transaction are no settings of a session.
         let kept = |(name, value): &(String, String)| match name.as_str() {
@@ -242,7 +256,9 @@ struct Queue {
     key: Option<(i32, i32)>,
     /// How many are asking the server to cancel what runs on it.
     cancels: usize,
-    /// When the server was last sent a savepoint.
+    /// When the turn began.
+    began: Option<Instant>,
+    /// When the server was last sent a savepoint in it.
     opened: Option<Instant>,
 }
 
@@ -295,6 +311,7 @@ impl Turns {
             {
                 queue.waiting.pop_front();
                 queue.owner = Some(who);
+                (queue.began, queue.opened) = (Some(Instant::now()), None);
                 drop(queue);
                 let mut turn = Turn {
                     turns: self,
@@ -326,17 +343,29 @@ impl Turns {
         self.queue().opened = Some(Instant::now());
     }
 
-    /// Lets `cancel` ask the server to stop what runs on the connection, if this client has it; nobody gets it meanwhile.
+    /// Lets `cancel` ask the server to stop what runs on the connection, if this client has it; nobody gets it meanwhile. What the server is
+    /// sent first in a turn, and the savepoint, are not met.
     pub(super) fn cancelling(&self, who: u32, cancel: impl FnOnce((i32, i32))) {
-        let queue = self.queue();
-        let asked = queue.opened.filter(|_| queue.owner == Some(who));
-        drop(queue);
-        if let Some(when) = asked {
-            thread::sleep(MADE.saturating_sub(when.elapsed()));
-        }
         let mut queue = self.queue();
-        let same = queue.owner == Some(who) && queue.opened == asked;
-        let Some(key) = queue.key.filter(|_| same) else {
+        let (began, mut asked) = (queue.began, queue.opened);
+        let key = loop {
+            if queue.owner != Some(who)
+                || queue.began != began
+                || asked.is_some_and(|asked| Some(asked) != queue.opened)
+            {
+                return;
+            }
+            asked = queue.opened;
+            let since = asked.or(began).map_or(MADE, |when| when.elapsed());
+            let left = MADE.saturating_sub(since);
+            if left.is_zero() {
+                break queue.key;
+            }
+            drop(queue);
+            thread::sleep(left);
+            queue = self.queue();
+        };
+        let Some(key) = key else {
             return;
         };
         queue.cancels += 1;
@@ -345,6 +374,11 @@ impl Turns {
         let mut queue = self.queue();
         queue.cancels -= 1;
         call(queue);
+    }
+
+    /// By which what runs on the connection is cancelled.
+    pub(super) fn key(&self) -> Option<(i32, i32)> {
+        self.queue().key
     }
 
     /// Why it is gone, if it is.
@@ -380,7 +414,13 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut queue = self.turns.queue();
         queue.owner = None;
-        match self.backend.take().filter(|_| !std::thread::panicking()) {
+        let backend = self.backend.take().filter(|_| !std::thread::panicking());
+        match backend {
+            // What failed outside of every savepoint cannot go on.
+            Some(backend) if backend.prepared.is_none() && backend.connection.status == b'E' => {
+                let why = "a statement failed outside of every savepoint";
+                queue.lost.get_or_insert_with(|| why.to_owned());
+            }
             Some(backend) => queue.backend = Some(backend),
             None => {
                 let why = "an internal error ended the session";

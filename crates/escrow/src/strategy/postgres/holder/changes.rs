@@ -110,11 +110,13 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     }
     for table in tables.iter().filter(|table| table.has_rows()) {
         let is_new = definitions.new.contains(&table.oid);
+        let renamed = !found.changes.is_empty()
+            && has_names(&mut backend.connection, &table.oid, &definitions.types)?;
         // The rows of a materialized view are made by its query alone.
-        if table.closed || table.kind == "m" || !table.readable {
+        if table.closed || renamed || table.kind == "m" || !table.readable {
             redo.give_up();
         }
-        match !table.readable || table.closed && !is_new {
+        match !table.readable || (table.closed || renamed) && !is_new {
             true => unread(&mut backend.connection, table, &mut found)?,
             false => rows(backend, table, &own, is_new, (&mut found, &mut redo))?,
         }
@@ -139,7 +141,7 @@ fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> Pg
         let (kind, name) = (table.word(), table.shown());
         let before = format!("{kind} {name}");
         let why = match table.readable {
-            true => "it is locked",
+            true => "it is locked, or has names in it that may have changed",
             false => "this role may not read all of it, or it was never filled",
         };
         let after = format!("{kind} {name}: its rows could not be read: {why}");
@@ -167,6 +169,20 @@ fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> Pg
     })?;
     detail["rows"] = hash.finalize().to_hex().as_str().into();
     Ok(())
+}
+
+/// Whether a table has values that are written as names, of which one may be another thing's now: of enumerated types that were changed, or
+/// of the catalogs (`regclass`).
+fn has_names(connection: &mut Connection, table: &str, types: &[String]) -> PgResult<bool> {
+    let changed: String = types.iter().map(|number| format!(", {number}")).collect();
+    let sql = format!(
+        "WITH RECURSIVE r(oid) AS (SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped UNION \
+         SELECT v.x FROM r JOIN pg_catalog.pg_type t ON t.oid = r.oid, LATERAL (SELECT t.typbasetype UNION ALL SELECT t.typelem UNION ALL \
+         SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0) v(x) WHERE v.x <> 0) \
+         SELECT EXISTS (SELECT FROM r WHERE oid IN (2202, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191{changed}))",
+        literal(table)
+    );
+    Ok(connection.value(&sql)?.as_deref() == Some("t"))
 }
 
 /// The digest of values as the server computes it. They are what it sends: a cast to text may be a function of a client.
@@ -279,10 +295,12 @@ pub(in crate::strategy::postgres) fn columns(
     oid: &str,
 ) -> PgResult<Columns> {
     let sql = format!(
-        "SELECT a.attname, CASE WHEN a.atttypid IN (20, 21, 23) THEN 'i' WHEN a.atttypid = 16 THEN 'b' \
-         WHEN a.atttypid = 142 THEN 'x' WHEN a.atttypid IN (24, 2203) THEN 'o' ELSE 't' END, \
+        "SELECT a.attname, CASE WHEN b.oid IN (20, 21, 23) THEN 'i' WHEN b.oid = 16 THEN 'b' \
+         WHEN b.oid = 142 THEN 'x' WHEN b.oid IN (24, 2203) THEN 'o' ELSE 't' END, \
          coalesce(pg_catalog.array_position(k.keys, a.attnum), 0) - 1, (a.attgenerated <> '')::text \
-         FROM pg_catalog.pg_attribute a LEFT JOIN LATERAL (SELECT (pg_catalog.string_to_array(pg_catalog.format('%s', i.indkey), ' ')::int2[])[1:i.indnkeyatts] AS keys FROM pg_catalog.pg_index i \
+         FROM pg_catalog.pg_attribute a JOIN LATERAL (WITH RECURSIVE d AS (SELECT t.oid, t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid \
+         UNION ALL SELECT t.oid, t.typbasetype FROM d JOIN pg_catalog.pg_type t ON t.oid = d.typbasetype) \
+         SELECT d.oid FROM d WHERE d.typbasetype = 0) b ON true LEFT JOIN LATERAL (SELECT (pg_catalog.string_to_array(pg_catalog.format('%s', i.indkey), ' ')::int2[])[1:i.indnkeyatts] AS keys FROM pg_catalog.pg_index i \
          WHERE i.indrelid = a.attrelid AND i.indisprimary) k ON true \
          WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         literal(oid)

@@ -7,13 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::super::super::error::{ENDED_INSIDE, OUT_OF_STEP};
-use super::super::super::sql::identifier;
 use super::super::connect::{PgError, PgResult, raise};
 use super::super::lexer::is_certain;
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame, Incoming};
 use super::backend::{Backend, Settings, Turn, Unavailable, WORK};
 use super::exchange::{Exchange, Form, HINT};
+use super::statements::{Closing, Prepared, Renamed, UNNAMED};
 use super::{Holder, extended};
 
 /// How long a client waits for another one's transaction.
@@ -46,22 +46,6 @@ pub(super) enum Transaction {
     Implicit,
     /// One that it began.
     Explicit,
-}
-
-/// What a client prepared under a name of its own.
-#[derive(Debug, Clone)]
-pub(super) struct Prepared {
-    /// The name on the server.
-    pub(super) name: Vec<u8>,
-    pub(super) kind: Statement,
-}
-
-/// Something that the server was asked to close.
-pub(super) enum Closing {
-    /// A statement of ours, of which the client does not hear.
-    Own,
-    /// By the client: a statement that it prepared, if it is one that is known.
-    Client(Option<(Vec<u8>, Prepared)>),
 }
 
 /// Why a client is served no longer.
@@ -105,15 +89,24 @@ pub(super) struct Client<'h> {
     pub(super) set: Vec<(Option<String>, bool)>,
     pub(super) statements: HashMap<Vec<u8>, Prepared>,
     pub(super) portals: HashMap<Vec<u8>, Statement>,
-    /// Names whose statement is being prepared.
-    pub(super) parsing: VecDeque<Vec<u8>>,
+    /// Names whose statement is being prepared; `None`: of one that was there before.
+    pub(super) parsing: VecDeque<Option<Vec<u8>>>,
+    /// What messages of the exchange deallocate, whose answer is not known yet.
+    pub(super) deallocated: Vec<(Vec<u8>, Prepared)>,
     /// What is being closed.
     pub(super) closing: VecDeque<Closing>,
-    pub(super) named: u64,
     /// Whether a portal was made that has a name.
     pub(super) portal_named: bool,
+    /// Whether there is a portal of its own that has none: the server may have one of ours.
+    pub(super) portal_unnamed: bool,
+    /// The text that is carried out has another name in it.
+    pub(super) renamed: Option<Renamed>,
+    /// Its query has several statements, which are one transaction.
+    pub(super) several: bool,
     /// Whether a statement of it was of another kind than those that read and write rows.
     pub(super) odd: bool,
+    /// Another client had the connection before, and may have left cursors: a function opens some that end with a transaction.
+    pub(super) others: bool,
     /// What says that its last statement is done, and is not sent yet.
     pub(super) completed: Option<Frame>,
     /// It went: nothing is sent to it any more.
@@ -146,7 +139,11 @@ impl<'h> Client<'h> {
                 Ok(()) | Err(_) => {}
             }
         }
-        let tidied = self.leave(turn.as_mut());
+        // On a connection that is lost nothing is asked any more.
+        let tidied = match &ended {
+            Err(Ended::Lost(_)) if turn.is_some() => Ok(()),
+            _ => self.leave(turn.as_mut()),
+        };
         if let Some((why, turn)) = lost(&ended).or_else(|| lost(&tidied)).zip(turn.as_mut()) {
             turn.lose(&why);
         }
@@ -198,6 +195,7 @@ impl<'h> Client<'h> {
                 let backend = turn.backend()?;
                 if backend.prepared.is_none() {
                     backend.turns += 1;
+                    self.others = backend.last.replace(self.id) != Some(self.id);
                     backend.apply(&self.settings)?;
                     return Ok(Some(turn));
                 }
@@ -309,6 +307,8 @@ impl<'h> Client<'h> {
     fn simple(&mut self, backend: &mut Backend, body: &[u8]) -> Served<()> {
         let text = wire::text(body).map_or(body, |(text, _)| text);
         let parts = sql::statements(text, backend.reading());
+        self.forget_unnamed(!parts.is_empty());
+        (self.several, self.renamed) = (parts.len() > 1, None);
         let mut answered = Answered::default();
         if parts.is_empty() {
             self.send(&Frame::new(b'I', Vec::new()));
@@ -323,6 +323,7 @@ impl<'h> Client<'h> {
                 }
             }
         }
+        self.several = false;
         self.end_exchange(backend, answered)
     }
 
@@ -338,70 +339,18 @@ impl<'h> Client<'h> {
             return self.control(backend, kind);
         }
         self.note(kind);
-        let own = self.rewritten(kind);
+        let own = self.rewritten(text, kind);
         let text = own.as_deref().unwrap_or(text);
-        match is_certain(text) {
-            true => self.piece(backend, text, last),
-            false => extended::statement(self, backend, text, *kind == Statement::Copy, last),
+        let answered = match is_certain(text) {
+            true => self.piece(backend, text, last)?,
+            false => extended::statement(self, backend, text, kind.may_copy(), last)?,
+        };
+        if let Statement::Deallocate(Some(one)) = kind
+            && !answered.failed
+        {
+            self.statements.remove(one.name.as_bytes());
         }
-    }
-
-    /// What is sent to the server instead of a statement, if it is not the statement itself.
-    pub(super) fn rewritten(&mut self, kind: &Statement) -> Option<Vec<u8>> {
-        let explicit = self.transaction == Transaction::Explicit;
-        match kind {
-            // The server itself says it, so that everything that follows is as after any error.
-            Statement::Refused(code, message, hint) => {
-                Some(raise(code, message, Some(hint)).into_bytes())
-            }
-            Statement::InTransaction(what) if !explicit => {
-                let text = format!("{what} can only be used in transaction blocks");
-                Some(raise("25P01", &text, None).into_bytes())
-            }
-            Statement::Deallocate(Some(name))
-                if name.starts_with(sql::OWN) && !self.statements.contains_key(name.as_bytes()) =>
-            {
-                let text = format!("prepared statement \"{name}\" does not exist");
-                Some(raise("26000", &text, None).into_bytes())
-            }
-            // What is not kept waiting needs no limit.
-            _ if kind.is_timeout() => Some(b"SET escrow.timeout TO ''".to_vec()),
-            Statement::Deallocate(Some(name)) => {
-                let known = self.statements.remove(name.as_bytes())?;
-                if known.name == name.as_bytes() {
-                    return None;
-                }
-                let name = String::from_utf8_lossy(&known.name).into_owned();
-                Some(format!("DEALLOCATE {}", identifier(&name)).into_bytes())
-            }
-            // What is held gives at least as much isolation.
-            Statement::SetTransaction(modes) if !modes.serializable => {
-                let mut text = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ".to_owned();
-                text.push_str(match modes.read_only {
-                    Some(true) => ", READ ONLY",
-                    Some(false) => ", READ WRITE",
-                    None => "",
-                });
-                Some(text.into_bytes())
-            }
-            _ => None,
-        }
-    }
-
-    /// Notes what outlives a statement: a setting, or what it prepares, which goes with the client.
-    pub(super) fn note(&mut self, kind: &Statement) {
-        self.odd |= *kind != Statement::Rows;
-        match kind {
-            Statement::Setting { local, name } => self.set.push((name.clone(), *local)),
-            Statement::Prepare(name) if !self.statements.contains_key(name.as_bytes()) => {
-                let name = name.clone().into_bytes();
-                self.parsing.push_back(name.clone());
-                let kind = Statement::Other;
-                self.statements
-                    .insert(name.clone(), Prepared { name, kind });
-            }
-            _ => {}
-        }
+        Ok(answered)
     }
 
     /// Sends a query, in the client's savepoint, and passes on what comes back. Where nothing comes after it in an exchange of its
@@ -436,43 +385,51 @@ impl<'h> Client<'h> {
     /// Carries out what begins or ends a transaction, or forgets everything that was prepared.
     pub(super) fn control(&mut self, backend: &mut Backend, kind: &Statement) -> Served<Answered> {
         match kind {
+            // The server says that its transaction failed.
+            Statement::Begin(_) | Statement::Deallocate(_) if backend.connection.status == b'E' => {
+                return self.piece(backend, b"SELECT 1", false);
+            }
             Statement::Begin(modes) => {
                 if self.transaction == Transaction::Explicit {
-                    if backend.connection.status == b'E' {
-                        return self.piece(backend, b"SELECT 1", false);
-                    }
                     let text = "there is already a transaction in progress";
                     self.send(&wire::error_frame("WARNING", "25001", text, None));
-                } else {
-                    let set = match (modes.serializable, modes.read_only) {
-                        (true, _) => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
-                        (_, Some(true)) => "SET TRANSACTION READ ONLY",
-                        _ => "",
-                    };
-                    if !set.is_empty() {
-                        if !self.open {
-                            self.holder.turns.opening();
-                            backend.connection.query(&format!("SAVEPOINT {WORK}"))?;
-                            (self.transaction, self.open) = (Transaction::Implicit, true);
-                        }
-                        if let Err(error) = backend.connection.query(set) {
-                            return self.say(error);
-                        }
-                    }
-                    self.transaction = Transaction::Explicit;
                 }
+                let set = match (modes.serializable, modes.read_only) {
+                    (true, _) => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+                    (_, Some(true)) => "SET TRANSACTION READ ONLY",
+                    _ => "",
+                };
+                if !set.is_empty() {
+                    if !self.open {
+                        self.holder.turns.opening();
+                        self.others = false;
+                        let open = format!("CLOSE ALL; SAVEPOINT {WORK}");
+                        backend.connection.query(&open)?;
+                        (self.transaction, self.open) = (Transaction::Implicit, true);
+                    }
+                    if let Err(error) = backend.connection.query(set) {
+                        return self.say(error);
+                    }
+                }
+                self.transaction = Transaction::Explicit;
                 self.complete(match modes.started {
                     true => "START TRANSACTION",
                     false => "BEGIN",
                 });
             }
             Statement::Deallocate(_) => {
-                self.forget_statements(backend)?;
+                // The one without a name stays.
+                self.forget_statements(backend, |name| name.is_empty() || name == UNNAMED)?;
                 self.complete("DEALLOCATE ALL");
             }
             Statement::Commit { chain } | Statement::Rollback { chain } => {
                 let wanted = matches!(kind, Statement::Commit { .. });
                 let explicit = self.transaction == Transaction::Explicit;
+                if *chain && !explicit {
+                    let word = if wanted { "COMMIT" } else { "ROLLBACK" };
+                    let text = format!("{word} AND CHAIN can only be used in transaction blocks");
+                    return self.piece(backend, raise("25P01", &text, None).as_bytes(), false);
+                }
                 if !explicit {
                     let text = "there is no transaction in progress";
                     self.send(&wire::error_frame("WARNING", "25P01", text, None));
@@ -485,7 +442,7 @@ impl<'h> Client<'h> {
                 if kept.failed {
                     return Ok(kept);
                 }
-                if explicit && *chain {
+                if *chain {
                     self.transaction = Transaction::Explicit;
                 }
                 self.complete(match keeps || (wanted && !explicit) {
@@ -575,7 +532,7 @@ impl<'h> Client<'h> {
     /// Notes that the client's savepoint is gone.
     pub(super) fn over(&mut self) {
         (self.transaction, self.open) = (Transaction::None, false);
-        (self.portal_named, self.odd) = (false, false);
+        (self.portal_named, self.portal_unnamed, self.odd) = (false, false, false);
         self.portals.clear();
         self.set.clear();
     }
@@ -592,6 +549,7 @@ impl<'h> Client<'h> {
 
     /// Ends an exchange: the savepoint of an exchange of its own goes, and the client learns how it stands.
     pub(super) fn end_exchange(&mut self, backend: &mut Backend, answered: Answered) -> Served<()> {
+        self.deallocated.clear();
         if answered.released {
             self.released(backend)?;
         } else if self.transaction == Transaction::Implicit {
@@ -614,26 +572,6 @@ impl<'h> Client<'h> {
         Ok(answered)
     }
 
-    /// Forgets everything that the client prepared.
-    fn forget_statements(&mut self, backend: &mut Backend) -> Served<()> {
-        if self.statements.is_empty() {
-            return Ok(());
-        }
-        let mut out = Vec::new();
-        for one in self.statements.values() {
-            wire::put(&mut out, b'C', &wire::close_body(&one.name));
-        }
-        wire::put(&mut out, b'S', b"");
-        self.statements.clear();
-        backend
-            .connection
-            .link
-            .write_all(&out)
-            .map_err(PgError::from)?;
-        while backend.connection.next()?.kind != b'Z' {}
-        Ok(())
-    }
-
     /// Takes back what a client that goes left open.
     fn leave(&mut self, turn: Option<&mut Turn<'h>>) -> Served<()> {
         self.gone = true;
@@ -650,7 +588,7 @@ impl<'h> Client<'h> {
             return Ok(());
         };
         if let Some(exchange) = backend.unfinished.take() {
-            self.holder.cancel_work(backend);
+            self.holder.cancel_work_of(self.id);
             if exchange.run_out(self, backend)?.released {
                 self.released(backend)?;
             }
@@ -658,19 +596,7 @@ impl<'h> Client<'h> {
         if backend.prepared.is_none() && self.transaction != Transaction::None {
             self.end_transaction(backend, false)?;
         }
-        self.forget_statements(backend)
-    }
-
-    /// After an error nothing of what was being prepared is there, and everything that was being closed still is.
-    pub(super) fn forget_parsing(&mut self) {
-        for name in self.parsing.drain(..) {
-            self.statements.remove(&name);
-        }
-        for closing in self.closing.drain(..) {
-            if let Closing::Client(Some((name, known))) = closing {
-                self.statements.entry(name).or_insert(known);
-            }
-        }
+        self.forget_statements(backend, |_| false)
     }
 }
 

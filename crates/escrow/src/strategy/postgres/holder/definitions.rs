@@ -2,7 +2,7 @@
 //! a row of a catalog.
 //!
 //! Every catalog of the server is compared, whatever its name: rows that the transaction wrote, and rows that are gone. A row belongs to
-//! something that has a name, such as a column to its table, and that is what is shown. What belongs to nothing that is known here
+//! something that has a name, such as a column to its table, and that is what is shown, with what its definition says. What belongs to nothing that is known here
 //! is shown by the name of its catalog. So nothing is passed over because it is not on a list; two catalogs are left out, which
 //! hold what `ANALYZE` counted.
 
@@ -14,6 +14,7 @@ use super::super::super::sql::{UNREAD, identifier, part_item, table_item, text_c
 use super::super::connect::{Connection, PgResult, literal};
 use super::backend::Backend;
 use super::changes::{digest_of, drop_present, shown, texts};
+use super::written::{Side, constraints, written};
 use crate::model::{Change, Detail, ResourcePath};
 
 /// What `ANALYZE` counted, which the server does by itself.
@@ -84,6 +85,8 @@ struct Object {
     kind: String,
     file: String,
     table: String,
+    /// What its definition says, as far as that is written.
+    sql: String,
 }
 
 impl Object {
@@ -113,6 +116,8 @@ pub(super) struct Definitions {
     pub(super) changes: Vec<Change>,
     /// The numbers of relations that are new.
     pub(super) new: Vec<String>,
+    /// The numbers of types that were changed.
+    pub(super) types: Vec<String>,
 }
 
 /// Everything that was changed of definitions; `own` is the condition of a row that the transaction wrote.
@@ -139,11 +144,29 @@ pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definiti
     let mut keys = if rest.is_empty() { only } else { rest };
     let unread = catalogs.iter().filter(|one| !one.readable && one.locked);
     keys.extend(unread.map(|one| (one.name.clone(), "0".to_owned())));
-    let now = objects(&mut backend.connection, &keys)?;
-    let before = objects(&mut backend.base, &keys)?;
+    let mut now = objects(&mut backend.connection, &keys, Side::After)?;
+    let mut before = objects(&mut backend.base, &keys, Side::Before)?;
+    let tables = keys.iter().filter(|(class, _)| class == "pg_class");
+    let tables = tables.filter(is_number);
+    let tables: Vec<&str> = tables.map(|(_, number)| number.as_str()).collect();
+    let [made, gone] = constraints(&mut backend.base, &mut backend.connection, &tables)?;
+    for (objects, lines) in [(&mut now, made), (&mut before, gone)] {
+        for (table, line) in lines {
+            if let Some(object) = objects.get_mut(&("pg_class".to_owned(), table)) {
+                object.sql.push('\n');
+                object.sql.push_str(&line);
+            }
+        }
+    }
     let mut found = Definitions {
         changes: Vec::new(),
         new: Vec::new(),
+        types: keys
+            .iter()
+            .filter(|(class, _)| class == "pg_type")
+            .filter(is_number)
+            .map(|(_, number)| number.clone())
+            .collect(),
     };
     let mut by_path: BTreeMap<ResourcePath, PathChange> = BTreeMap::new();
     for key in &keys {
@@ -197,17 +220,22 @@ impl PathChange {
             self.after = vec![format!("rows of {catalog}: changed")];
         }
         let named = |one: &Object| format!("{} {}", one.kind, one.shown());
+        let sql = |one: &Object| match one.sql.trim() {
+            "" => String::new(),
+            sql => format!("\n{sql}"),
+        };
         if let Some(one) = new.or(old) {
             self.kind.clone_from(&one.kind);
         }
-        self.before.extend(old.map(named));
+        self.before
+            .extend(old.map(|old| format!("{}{}", named(old), sql(old))));
         self.after
-            .extend(new.map(|new| format!("{}: {}", named(new), how(old, new))));
+            .extend(new.map(|new| format!("{}: {}{}", named(new), how(old, new), sql(new))));
         self.content.push(content);
     }
 
     fn into_change(self, path: ResourcePath) -> Change {
-        let text = |parts: &[String]| (!parts.is_empty()).then(|| parts.join(", "));
+        let text = |parts: &[String]| (!parts.is_empty()).then(|| parts.join("\n"));
         let (before, after) = (text(&self.before), text(&self.after));
         let mut change = text_change(path, &self.kind, before.as_deref(), after.as_deref());
         if let Detail::Opaque { detail } = &mut change.detail {
@@ -310,10 +338,18 @@ fn differing(now: &BTreeMap<Key, Said>, before: &BTreeMap<Key, Said>) -> Vec<Key
         .collect()
 }
 
+/// Whether what has a definition has a number of its own.
+fn is_number((_, number): &&Key) -> bool {
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// What there is of these, with names.
-fn objects(connection: &mut Connection, keys: &[Key]) -> PgResult<BTreeMap<Key, Object>> {
+fn objects(
+    connection: &mut Connection,
+    keys: &[Key],
+    side: Side,
+) -> PgResult<BTreeMap<Key, Object>> {
     let mut by_class: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let is_number = |(_, number): &&Key| number.bytes().all(|byte| byte.is_ascii_digit());
     for (class, number) in keys.iter().filter(is_number) {
         by_class.entry(class).or_default().push(number);
     }
@@ -323,10 +359,12 @@ fn objects(connection: &mut Connection, keys: &[Key]) -> PgResult<BTreeMap<Key, 
             continue;
         };
         let sql = format!("{sql} ({})", numbers.join(","));
+        let mut said = written(connection, class, &numbers, side)?;
         for row in connection.query(&sql)? {
             let [number, schema, name, kind, file, table] =
                 texts(row).try_into().unwrap_or_default();
             let object = Object {
+                sql: said.remove(&number).unwrap_or_default(),
                 schema,
                 name,
                 kind,

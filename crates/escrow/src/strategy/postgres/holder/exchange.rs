@@ -10,10 +10,17 @@ use super::super::connect::PgError;
 use super::super::sql;
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
-use super::client::{Answered, Client, Closing, Ended, GATHERED, Served, Transaction};
+use super::client::{Answered, Client, Ended, GATHERED, Served, Transaction};
+use super::statements::{Closing, UNNAMED};
 
 /// What the server answers to what closes a savepoint.
 const CLOSED: [&[u8]; 2] = [b"CLOSE CURSOR ALL\0", b"RELEASE\0"];
+
+/// What the server answers to nothing that a client may send to it.
+const ENDINGS: [&[u8]; 3] = [b"COMMIT\0", b"BEGIN\0", b"PREPARE TRANSACTION\0"];
+
+/// No statement and no portal has a name that begins so.
+pub(super) const NONE: &str = "escrow_none_";
 
 /// Whether a message belongs to a copy.
 pub(super) fn is_of_copy(kind: u8) -> bool {
@@ -77,6 +84,9 @@ impl Exchange {
         };
         if this.opening {
             client.holder.turns.opening();
+            if std::mem::take(&mut client.others) {
+                wire::put_statement(&mut this.out, "CLOSE ALL");
+            }
             wire::put_statement(&mut this.out, "SAVEPOINT escrow_work");
         }
         client.open = true;
@@ -98,7 +108,7 @@ impl Exchange {
     pub(super) fn release(&mut self, client: &mut Client<'_>) {
         if self.form != Form::Query {
             // The answer to this says where the client's answers end.
-            wire::put(&mut self.out, b'C', &wire::close_body(b"escrow_none"));
+            wire::put(&mut self.out, b'C', &wire::close_body(NONE.as_bytes()));
             client.closing.push_back(Closing::Own);
         }
         if client.has_portals() {
@@ -192,29 +202,35 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits until the server can be read from or written to, or the client says something. Where only the server's answer is
-    /// waited for, reading waits by itself.
+    /// Waits until the server can be read from or written to, or the client says something. One that is gone is always noticed: what it asked for
+    /// may take for ever, and others wait.
     fn wait(&self, client: &Client<'_>, backend: &Backend) -> Served<(PollFlags, bool)> {
         let link = &backend.connection.link;
         let unsent = !self.out.is_empty() || link.is_unsent();
-        let listens = (self.listens || self.copying) && !self.awaits_copy() && !client.gone;
-        if !unsent && !listens {
-            return Ok((PollFlags::IN, false));
-        }
+        let listens = (self.listens || self.copying) && !self.awaits_copy();
         let writes = match unsent {
             true => PollFlags::IN | PollFlags::OUT,
             false => PollFlags::IN,
         };
         let mut fds = vec![PollFd::new(link, writes)];
-        if listens {
-            fds.push(PollFd::new(&client.stream, PollFlags::IN));
+        if !client.gone {
+            let speaks = match listens {
+                true => PollFlags::IN,
+                false => PollFlags::empty(),
+            };
+            fds.push(PollFd::new(&client.stream, speaks));
         }
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Ended::Lost(std::io::Error::from(errno).into())),
         }
-        let speaks = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        Ok((fds[0].revents(), speaks))
+        let server = fds[0].revents();
+        let said = fds.get(1).map_or(PollFlags::empty(), PollFd::revents);
+        // What the server has said already goes first.
+        if !listens && server.is_empty() && said.intersects(PollFlags::HUP | PollFlags::ERR) {
+            return Err(Ended::Gone);
+        }
+        Ok((server, listens && !said.is_empty()))
     }
 
     /// Passes on what the server said.
@@ -235,6 +251,7 @@ impl Exchange {
                     }));
                 }
                 b'1' | b'2' if self.opening => continue,
+                b'C' if self.opening && frame.body == b"CLOSE CURSOR ALL\0" => continue,
                 b'C' if self.opening && frame.body == b"SAVEPOINT\0" => {
                     self.opening = false;
                     continue;
@@ -263,6 +280,7 @@ impl Exchange {
                 b'E' if self.answered.failed => continue,
                 b'E' => {
                     (self.answered.failed, self.copying) = (true, false);
+                    let frame = as_named(frame, client, self.form != Form::Messages);
                     client.send(&with_hint(frame));
                     client.forget_parsing();
                     continue;
@@ -278,9 +296,9 @@ impl Exchange {
                     continue;
                 }
                 b'I' | b's' => self.executes = self.executes.saturating_sub(1),
-                b'C' if frame.body == b"PREPARE\0" => {
-                    self.executes = self.executes.saturating_sub(1);
-                    drop(client.parsing.pop_front());
+                // What ends and begins the held transaction in one is not told by its state.
+                b'C' if ENDINGS.contains(&&frame.body[..]) => {
+                    return Err(Ended::Lost(PgError::link(ENDED_INSIDE)));
                 }
                 b'C' => {
                     self.executes = self.executes.saturating_sub(1);
@@ -354,6 +372,48 @@ impl Exchange {
 
 /// What to do where the server refuses something in a transaction.
 pub(super) const HINT: &str = "a sandbox is one held transaction; do this outside of it, on a connection of your own to the original";
+
+/// The same error, about the names that the client gave its statements, and places in the text that it sent: those are known of a query.
+fn as_named(frame: Frame, client: &Client<'_>, query: bool) -> Frame {
+    let mut fields = wire::fields(&frame.body);
+    let code = |(letter, text): &(u8, String)| {
+        *letter == b'C' && matches!(text.as_str(), "26000" | "42P05")
+    };
+    let renamed = client.renamed.as_ref().filter(|_| query);
+    if renamed.is_none() && !fields.iter().any(code) {
+        return frame;
+    }
+    let named = |text: &str| {
+        let mut text = text.replace(NONE, "");
+        if let Some(one) = &client.renamed {
+            text = text.replace(&format!("\"{}\"", one.server), &format!("\"{}\"", one.name));
+        }
+        for (name, known) in client
+            .statements
+            .iter()
+            .filter(|(name, _)| *name != UNNAMED)
+        {
+            let name = String::from_utf8_lossy(name);
+            text = text.replace(&format!("\"{}\"", known.name), &format!("\"{name}\""));
+        }
+        let unnamed = client.server_name(b"");
+        let text = text.replace(&format!("\"{unnamed}\""), "\"\"");
+        // One that is being closed.
+        let text = text.replace(&client.prefix(), "");
+        text.replace("prepared statement \"\"", "unnamed prepared statement")
+    };
+    for (letter, text) in &mut fields {
+        match (letter, renamed) {
+            (b'M', _) => *text = named(text),
+            (b'P', Some(one)) => {
+                let place = text.parse::<isize>().unwrap_or_default();
+                *text = (place - one.longer).max(1).to_string();
+            }
+            _ => {}
+        }
+    }
+    Frame::new(b'E', wire::fields_body(&fields))
+}
 
 /// The same error, with what to do where the server does not say it.
 fn with_hint(frame: Frame) -> Frame {

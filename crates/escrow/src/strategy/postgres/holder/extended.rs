@@ -5,12 +5,29 @@ use super::super::lexer::Reading;
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
-use super::client::{Answered, Client, Closing, Ended, Prepared, Served, Transaction};
-use super::exchange::{Exchange, Form, is_of_copy};
+use super::client::{Answered, Client, Ended, Served, Transaction};
+use super::exchange::{Exchange, Form, NONE, is_of_copy};
+use super::statements::{Closing, UNNAMED};
 
-/// What is prepared on the server instead of what is carried out here: it has no result, and the server takes it also in a
-/// transaction that failed. It is never carried out.
-const STAND_IN: &[u8] = b"ROLLBACK TO SAVEPOINT escrow_none";
+/// What is prepared on the server instead of what is carried out here: it has no result, and fails where it is carried out.
+fn stand_in(kind: &Statement) -> Vec<u8> {
+    match kind {
+        // The server takes it also in a transaction that failed.
+        Statement::Commit { .. } | Statement::Rollback { .. } => {
+            b"ROLLBACK TO SAVEPOINT escrow_none"
+        }
+        _ => b"RELEASE SAVEPOINT escrow_none".as_slice(),
+    }
+    .to_vec()
+}
+
+/// The portal that a message means; one that the server does not have, where the client has none without a name.
+fn portal_of<'n>(client: &Client<'_>, portal: &'n [u8]) -> &'n [u8] {
+    match portal.is_empty() && !client.portal_unnamed {
+        true => NONE.as_bytes(),
+        false => portal,
+    }
+}
 
 /// Messages that are not processed further while the server has so much to take.
 const ENOUGH: usize = 1 << 20;
@@ -197,6 +214,7 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             let (portal, rest) = wire::text(body).ok_or_else(malformed)?;
             let (name, rest) = wire::text(rest).ok_or_else(malformed)?;
             client.portals.remove(portal);
+            let server = name_of(client, name);
             match client.statements.get(name).map(|known| known.kind.clone()) {
                 Some(kind) if kind.is_control() => {
                     drop(client.portals.insert(portal.to_vec(), kind));
@@ -209,10 +227,13 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
                 }
                 None => {}
             }
-            client.portal_named |= !portal.is_empty();
+            match portal.is_empty() {
+                true => client.portal_unnamed = true,
+                false => client.portal_named = true,
+            }
             let mut new = portal.to_vec();
             new.push(0);
-            new.extend(name_of(client, name));
+            new.extend(server);
             new.push(0);
             new.extend_from_slice(rest);
             wire::put(out, b'B', &new);
@@ -222,28 +243,58 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             wire::put(out, frame.kind, &wire::close_body(&name_of(client, name)));
             if frame.kind == b'C' {
                 let known = client.statements.remove_entry(name);
+                // What is only being prepared is gone after an error all the same.
+                let parsed = |(name, _): &(Vec<u8>, _)| {
+                    !client.parsing.iter().flatten().any(|one| one == name)
+                };
+                let known = known.filter(parsed);
                 client.closing.push_back(Closing::Client(known));
             }
         }
-        b'C' => {
-            client.closing.push_back(Closing::Client(None));
-            frame.put(out);
+        b'D' | b'C' if body.first() == Some(&b'P') => {
+            let (portal, _) = wire::text(&body[1..]).ok_or_else(malformed)?;
+            wire::put(
+                out,
+                frame.kind,
+                &[b"P", portal_of(client, portal), b"\0"].concat(),
+            );
+            if frame.kind == b'C' {
+                client.portal_unnamed &= !portal.is_empty();
+                client.portals.remove(portal);
+                client.closing.push_back(Closing::Client(None));
+            }
         }
         b'E' => {
-            let (portal, _) = wire::text(body).ok_or_else(malformed)?;
-            if let Some(control) = client.portals.get(portal).filter(|kind| kind.is_control()) {
-                return Ok(Next::Control(control.clone()));
+            let (portal, rest) = wire::text(body).ok_or_else(malformed)?;
+            let known = client.portals.get_mut(portal);
+            if let Some(control) = known.filter(|kind| kind.is_control()) {
+                // The second time the server fails.
+                let control = std::mem::replace(control, Statement::Other);
+                return Ok(Next::Control(control));
+            }
+            if let Some(Statement::Deallocate(Some(one))) = client.portals.get(portal)
+                && let Some((name, mut known)) = client.statements.remove_entry(one.name.as_bytes())
+            {
+                // If it is not done, it is what it was; if it is, another one may have its name.
+                if known.kind != Statement::Rows {
+                    known.kind = Statement::Other;
+                }
+                client.deallocated.push((name, known));
             }
             // Whatever does not certainly read or write rows.
             let copies = client.portals.contains_key(portal);
-            frame.put(out);
+            wire::put(
+                out,
+                b'E',
+                &[portal_of(client, portal), b"\0", rest].concat(),
+            );
             exchange.executes += 1;
             exchange.may_copy = copies;
             if copies {
                 wire::put(out, b'H', b"");
             }
         }
-        b'D' | b'H' | b'd' | b'c' | b'f' => frame.put(out),
+        b'H' | b'd' | b'c' | b'f' => frame.put(out),
         b'X' => return Err(Ended::Gone),
         // It ends an exchange that has no `Sync`: asyncpg prepares so, and copies then.
         b'Q' | b'F' => return Ok(Next::Simple(frame)),
@@ -255,44 +306,37 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
 /// The name of a statement on the server; one that it does not have, for one that the client does not have.
 fn name_of(client: &Client<'_>, name: &[u8]) -> Vec<u8> {
     match client.statements.get(name) {
-        Some(known) => known.name.clone(),
-        None => format!("escrow_{}_none", client.id).into_bytes(),
+        Some(known) => known.name.clone().into_bytes(),
+        None => [NONE.as_bytes(), name].concat(),
     }
 }
 
 fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], types: &[u8]) {
     let mut parts = sql::statements(text, Reading::USUAL);
-    let kind = match parts.is_empty() {
-        true => Statement::Other,
-        false => parts.remove(0).1,
+    let (part, kind) = match parts.is_empty() {
+        true => (text, Statement::Other),
+        false => parts.remove(0),
     };
     // Several are the server's to refuse. It may read one where several are read here: what that begins with counts.
-    let kind = match parts.is_empty() || kind.is_plain() {
-        true => kind,
-        false => {
-            let text = "cannot insert multiple commands into a prepared statement".to_owned();
-            Statement::Refused("42601", text, "send each statement by itself")
+    client.renamed = None;
+    let several = !parts.is_empty() && !kind.is_plain();
+    let text = match (several, kind.is_control()) {
+        (true, _) => b"SELECT; SELECT".to_vec(),
+        (_, true) => stand_in(&kind),
+        _ => {
+            let own = client.rewritten(part, &kind);
+            own.unwrap_or_else(|| text.to_vec())
         }
     };
-    let text = match kind.is_control() {
-        true => STAND_IN.to_vec(),
-        false => client.rewritten(&kind).unwrap_or_else(|| text.to_vec()),
-    };
-    let known = client.statements.get(name).map(|one| one.name.clone());
-    let server = match (&known, name.is_empty()) {
-        // The server refuses a name that is taken.
-        (Some(known), false) => known.clone(),
-        (_, true) => {
-            let own = format!("escrow_{}_0", client.id).into_bytes();
-            wire::put(out, b'C', &wire::close_body(&own));
-            client.closing.push_back(Closing::Own);
-            own
-        }
-        (None, false) => {
-            client.named += 1;
-            format!("escrow_{}_{}", client.id, client.named).into_bytes()
-        }
-    };
+    let server = client.server_name(name);
+    let fresh = !client.statements.contains_key(name);
+    if name.is_empty() {
+        // It replaces the one before. Whatever becomes of it, it is closed when the client goes.
+        wire::put(out, b'C', &wire::close_body(server.as_bytes()));
+        client.closing.push_back(Closing::Own);
+        let kept = client.prepared(name, Statement::Other);
+        client.statements.insert(UNNAMED.to_vec(), kept);
+    }
     match client.statements.get_mut(name).filter(|_| !name.is_empty()) {
         // The server refuses it, unless the one that is known here is gone there: then it may copy.
         Some(known) if known.kind == Statement::Rows && kind != Statement::Rows => {
@@ -300,21 +344,13 @@ fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], t
         }
         Some(_) => {}
         None => {
-            let prepared = Prepared {
-                name: server.clone(),
-                kind,
-            };
+            let prepared = client.prepared(name, kind);
             client.statements.insert(name.to_vec(), prepared);
         }
     }
     // Of one that is there already an error takes nothing away.
-    let fresh = known.is_none() || name.is_empty();
-    client.parsing.push_back(if fresh {
-        name.to_vec()
-    } else {
-        Vec::from(*b"\0")
-    });
-    let mut body = server;
+    client.parsing.push_back(fresh.then(|| name.to_vec()));
+    let mut body = server.into_bytes();
     body.push(0);
     body.extend_from_slice(&text);
     body.push(0);

@@ -14,6 +14,8 @@ pub(super) mod redo;
 pub(super) mod requests;
 mod settings;
 mod startup;
+mod statements;
+mod written;
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -55,10 +57,21 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// Asks the server to stop what it does for a client that is gone.
-    fn cancel_work(&self, backend: &Backend) {
-        match connect::cancel(&self.server, backend.connection.key) {
-            // It ends when it ends.
+    /// Asks the server to stop what it does for a client, once it has the savepoint of that.
+    fn cancel_work_of(&self, client: u32) {
+        self.turns.cancelling(client, |key| self.cancel(key));
+    }
+
+    /// Asks the server to stop what it does on the connection, for whomever: nothing of it is to stay.
+    fn cancel_work(&self) {
+        if let Some(key) = self.turns.key() {
+            self.cancel(key);
+        }
+    }
+
+    fn cancel(&self, key: (i32, i32)) {
+        match connect::cancel(&self.server, key) {
+            // As with a server: who cancels is told nothing, and what runs ends when it ends.
             Ok(()) | Err(_) => {}
         }
     }

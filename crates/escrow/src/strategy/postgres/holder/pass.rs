@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::super::connect::{self, Connection, PgError, raise};
-use super::super::sql::reaches_out;
+use super::super::reaching_out::reaches_out;
 use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
 use super::startup::check_named;

@@ -56,12 +56,16 @@ pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
         };
     }
     let patience = match request {
-        Request::Status => GLANCE,
+        Request::Status | Request::End => GLANCE,
         _ => PATIENCE,
     };
     let mut turn = match holder.turns.take(ENGINE, patience) {
         Ok(turn) => turn,
-        Err(_) if request == Request::End => return Answer::Done,
+        Err(_) if request == Request::End => {
+            // The server would go on with it, and keep its locks.
+            holder.cancel_work();
+            return Answer::Done;
+        }
         Err(Unavailable::Busy) => return Answer::Busy,
         Err(Unavailable::Lost(why)) => return Answer::Lost(why),
     };
@@ -242,14 +246,10 @@ fn check(backend: &mut Backend) -> PgResult<Option<String>> {
             "they were made by a function; `escrow rollback` begins anew",
         ));
     }
-    let holds = "SELECT EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE is_holdable)";
-    if backend.connection.value(holds)?.as_deref() == Some("t") {
-        return Err(refused(
-            "the sandbox has a cursor WITH HOLD, and such a transaction cannot be prepared",
-            "a function declared it; `CLOSE ALL` in the sandbox, or `escrow rollback` begins anew",
-        ));
-    }
-    backend.connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;
+    // A cursor WITH HOLD, which a function can declare, would fail it. SET CONSTRAINTS runs triggers, which can.
+    backend
+        .connection
+        .query("SET CONSTRAINTS ALL IMMEDIATE; CLOSE ALL")?;
     Ok(xid)
 }
 
@@ -386,8 +386,8 @@ fn status_of(holder: &Holder, backend: &mut Backend) -> PgResult<Status> {
     let (mut id, mut locks) = (None, None);
     if backend.prepared.is_none() {
         id = xid(backend)?;
-        let count = "SELECT count(*) FROM pg_catalog.pg_locks WHERE pid = pg_catalog.pg_backend_pid() \
-                     AND locktype = 'relation' AND mode <> 'AccessShareLock'";
+        let count = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() \
+                     AND locktype OPERATOR(pg_catalog.=) 'relation' AND mode OPERATOR(pg_catalog.<>) 'AccessShareLock'";
         locks = backend.connection.value(count)?;
     }
     Ok(Status {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
-use super::super::connect::{self, CANCEL, PgError};
+use super::super::connect::{CANCEL, PgError};
 use super::super::sql::{SESSION_USER, TIMEOUTS};
 use super::super::wire::{self, Frame, Incoming};
 use super::Holder;
@@ -62,9 +62,13 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         statements: HashMap::new(),
         portals: HashMap::new(),
         parsing: VecDeque::new(),
+        deallocated: Vec::new(),
         closing: VecDeque::new(),
-        named: 0,
         portal_named: false,
+        portal_unnamed: false,
+        renamed: None,
+        others: true,
+        several: false,
         completed: None,
         gone: false,
     };
@@ -221,12 +225,7 @@ fn cancel(holder: &Holder, body: &[u8]) {
     if client == 0 || secret != holder.secret_of(client) {
         return;
     }
-    holder.turns.cancelling(client, |key| {
-        match connect::cancel(&holder.server, key) {
-            // As with a server: who cancels is told nothing.
-            Ok(()) | Err(_) => {}
-        }
-    });
+    holder.cancel_work_of(client);
 }
 
 #[cfg(test)]
