@@ -154,21 +154,26 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
             deep: !matches!(at(0), "prepare" | "execute" | "deallocate"),
         })
     };
-    // `EXPLAIN EXECUTE`, with options, and `CREATE TABLE … AS EXECUTE`.
-    let executed = || {
-        let before = match at(0) {
-            "explain" if words.get(1) == Some(&Word::Sign(b'(')) => {
-                words.iter().position(|word| *word == Word::Sign(b')'))? + 1
-            }
-            "explain" => {
+    // What `EXPLAIN` explains, with `ANALYZE`, is done.
+    let explained = || {
+        let before = match words.get(1) {
+            Some(Word::Sign(b'(')) => words.iter().position(|word| *word == Word::Sign(b')'))? + 1,
+            _ => {
                 let option = |word: &&Word| word.is("analyze") || word.is("verbose");
                 1 + words[1..].iter().take_while(option).count()
             }
-            _ if matches!(at(1), "table" | "unlogged") => {
-                words.iter().position(|word| word.is("as"))? + 1
-            }
-            _ => return None,
         };
+        match classify(words.get(before..)?, &places[before..]) {
+            Statement::Execute(named) => Some(Statement::Execute(Named {
+                deep: true,
+                ..named
+            })),
+            inner @ (Statement::Refused(..) | Statement::Setting { .. }) => Some(inner),
+            _ => None,
+        }
+    };
+    let filled_by = || {
+        let before = words.iter().position(|word| word.is("as"))? + 1;
         named(before + 1).filter(|_| at(before) == "execute")
     };
     match at(0) {
@@ -269,8 +274,9 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
         ),
         _ if has("pg_notify") => refused("pg_notify", CLONE),
         "execute" => named(1).map_or(Statement::Other, Statement::Execute),
-        "explain" | "create" if executed().is_some() => {
-            executed().map_or(Statement::Other, Statement::Execute)
+        "explain" => explained().unwrap_or(Statement::Other),
+        "create" if matches!(at(1), "table" | "unlogged") && filled_by().is_some() => {
+            filled_by().map_or(Statement::Other, Statement::Execute)
         }
         // Whatever else it names: the holder has to know that the server may take a copy in.
         "copy" => Statement::Copy,
@@ -502,6 +508,8 @@ mod tests {
             ("explain (analyze, costs off) execute p", "p"),
             ("explain analyze verbose execute p(1)", "p"),
             ("create table t (a) as execute p", "p"),
+            ("explain (analyze) create table t as execute p", "p"),
+            ("explain verbose create unlogged table t as execute p", "p"),
             ("deallocate prepare prepare", "prepare"),
             ("prepare p (int) as select 1", "p"),
         ] {
@@ -545,6 +553,7 @@ mod tests {
             "execute p(pg_advisory_lock(1))",
             "prepare p as select pg_advisory_lock(1)",
             "create temp table t as execute p",
+            "explain analyze create temp table t as select 1",
             "select pg_catalog.pg_try_advisory_lock(1)",
             "prepare transaction 'x'",
             "savepoint escrow_1",
