@@ -70,6 +70,7 @@ mod sqlite;
 mod sqlite_attacks;
 mod sqlite_bad;
 mod sqlite_clients;
+mod sqlite_definitions;
 mod sqlite_held;
 mod sqlite_references;
 mod sqlite_shown;

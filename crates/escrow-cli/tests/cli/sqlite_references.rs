@@ -138,6 +138,94 @@ fn a_row_that_refers_to_one_of_many_that_go_is_found() {
     );
 }
 
+/// What refers to what is SQLite's to say: by the type and the collation of the parent, also for computed columns.
+// rule Q2
+#[test]
+fn references_follow_the_type_and_the_collation_of_what_they_refer_to() {
+    let text = "CREATE TABLE p (n TEXT COLLATE NOCASE PRIMARY KEY); CREATE TABLE c (id INTEGER PRIMARY KEY, p TEXT REFERENCES p);";
+    let number = "CREATE TABLE p (n INTEGER PRIMARY KEY); CREATE TABLE c (id INTEGER PRIMARY KEY, p TEXT REFERENCES p);";
+    let computed = "CREATE TABLE p (n INTEGER PRIMARY KEY); CREATE TABLE c (id INTEGER PRIMARY KEY, j, p INTEGER AS (j) STORED REFERENCES p);";
+    let on = "PRAGMA foreign_keys = ON;";
+    // Together they are released and undone.
+    for (base, inside) in [
+        (
+            text,
+            "INSERT INTO p VALUES ('Bob'); INSERT INTO c VALUES (1, 'bob')",
+        ),
+        (
+            number,
+            "INSERT INTO p VALUES (1); INSERT INTO c VALUES (1, '1'), (2, '1.0')",
+        ),
+        (
+            computed,
+            "INSERT INTO p VALUES (1); INSERT INTO c (id, j) VALUES (1, 1)",
+        ),
+        (
+            "CREATE TABLE p (n INTEGER PRIMARY KEY, up TEXT REFERENCES p)",
+            "INSERT INTO p VALUES (1, NULL), (2, '1')",
+        ),
+        (
+            "CREATE TABLE p (n INTEGER PRIMARY KEY); CREATE TABLE c (a, b, FOREIGN KEY (a, b) REFERENCES p)",
+            "PRAGMA foreign_keys = OFF; INSERT INTO p VALUES (1)",
+        ),
+    ] {
+        let (_world, cli, at) = planned(base);
+        sql(&inner(&cli), &format!("{on} {inside}"));
+        let done = cli.run("commit try");
+        assert_eq!(done.status, 0, "{inside}: {}", talk(&done));
+        cli.ok("undo try");
+        assert_eq!(sql(&at, "SELECT count(*) FROM p"), "0", "{inside}");
+    }
+    let (_world, cli, _) = planned(&format!(
+        "{text} INSERT INTO p VALUES ('Bob'); INSERT INTO c VALUES (1, 'bob')"
+    ));
+    sql(&inner(&cli), "UPDATE p SET n = 'BOB'");
+    cli.ok("commit try");
+    cli.ok("undo try");
+    // What another client made refer to it is found, in a commit and in an undo.
+    for (base, row, theirs) in [
+        (text, "('Bob')", "INSERT INTO c VALUES (1, 'bob')"),
+        (number, "(7)", "INSERT INTO c VALUES (1, '7.0')"),
+        (computed, "(1)", "INSERT INTO c (id, j) VALUES (1, 1)"),
+    ] {
+        let (_world, cli, at) = planned(&format!("{base} INSERT INTO p VALUES {row}"));
+        sql(&inner(&cli), "DELETE FROM p");
+        sql(&at, &format!("{on} {theirs}"));
+        let before = dump(&at);
+        for command in ["commit try", "commit try --on-conflict ours"] {
+            let refused = cli.run(command);
+            assert_eq!(refused.status, 4, "{theirs}: {}", talk(&refused));
+            assert_eq!(dump(&at), before);
+        }
+        let (_world, cli, at) = planned(base);
+        sql(&inner(&cli), &format!("INSERT INTO p VALUES {row}"));
+        cli.ok("commit try");
+        sql(&at, &format!("{on} {theirs}"));
+        let before = dump(&at);
+        let refused = cli.run("undo try");
+        assert_eq!(refused.status, 4, "{theirs}: {}", talk(&refused));
+        assert_eq!(dump(&at), before);
+    }
+}
+
+// rule Q2
+#[test]
+fn what_needs_something_that_is_left_out_says_so() {
+    let (_world, cli, at) = planned(
+        "CREATE TABLE p (id INTEGER PRIMARY KEY, u UNIQUE); CREATE TABLE c (id INTEGER PRIMARY KEY, a INTEGER REFERENCES p); INSERT INTO c VALUES (1, NULL)",
+    );
+    sql(
+        &inner(&cli),
+        "INSERT INTO p VALUES (10, 'x'); UPDATE c SET a = 10",
+    );
+    sql(&at, "INSERT INTO p VALUES (5, 'x')");
+    let refused = cli.run("commit try --on-conflict theirs");
+    let said = talk(&refused);
+    assert_eq!(refused.status, 4, "{said}");
+    assert!(said.contains("c/1") && said.contains("left out"), "{said}");
+    assert!(!said.contains("meanwhile"), "{said}");
+}
+
 /// References that lead nowhere before, or that the sandbox leaves so, are no conflict, neither forward nor back.
 // rule C13, Q2
 #[test]

@@ -129,6 +129,7 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         | StrategyError::Moved { .. }
         | StrategyError::NotTaken { .. }
         | StrategyError::Contradicted { .. }
+        | StrategyError::Untold { .. }
         | StrategyError::Lost { .. } => Kind::Conflict,
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,

@@ -62,6 +62,15 @@ pub enum StrategyError {
     /// The original, as it is now, does not permit it, whoever's version is wanted.
     #[error("'{path}' contradicts the original as it is now: {what}")]
     Contradicted { path: ResourcePath, what: String },
+    /// A commit was interrupted at its end, and what the original holds does not tell whether it happened.
+    #[error(
+        "it cannot be told whether the interrupted commit was carried out: of '{path}' and '{other}' one is as before and one as after, so \
+         another program changed one of them; set both in the original to one side"
+    )]
+    Untold {
+        path: ResourcePath,
+        other: ResourcePath,
+    },
     /// Something else stands where the original was.
     #[error("'{original}' is not what this sandbox was made from")]
     Replaced { original: Location },

@@ -218,6 +218,76 @@ fn an_index_or_trigger_whose_table_changed_meanwhile_is_named_and_keeps_no_undo_
     assert_eq!(it.ask("SELECT v FROM u"), "old");
 }
 
+/// Killed when its mark was made, a commit may have been carried out or not: where rows say both, nothing is assumed.
+// rule C3, C19
+#[test]
+fn a_commit_of_which_rows_tell_two_things_waits_for_a_person() {
+    let begun = |it: &Staging| std::fs::write(it.world.at("commit/begun"), b"").expect("a mark");
+    for (meanwhile, settled, wanted) in [
+        (
+            "UPDATE t SET v = 'new' WHERE id = 1",
+            "UPDATE t SET v = 'old'",
+            "1new 2new",
+        ),
+        (
+            "UPDATE t SET v = 'new' WHERE id = 1",
+            "UPDATE t SET v = 'new'",
+            "1new 2new",
+        ),
+    ] {
+        let it = Staging::new(TWO);
+        let intent = it.staged(NEW);
+        begun(&it);
+        it.other(meanwhile);
+        let before = it.rows();
+        let untold = it.commit(&intent);
+        assert!(
+            matches!(untold, Err(StrategyError::Untold { .. })),
+            "{untold:?}"
+        );
+        let untold = it.strategy.undo(&intent, &Unobserved);
+        assert!(
+            matches!(untold, Err(StrategyError::Untold { .. })),
+            "{untold:?}"
+        );
+        assert_eq!(it.rows(), before);
+        it.other(settled);
+        it.commit(&intent).expect("it is told");
+        assert_eq!(it.rows(), wanted);
+        // It is known to be done now, whatever others make of it.
+        it.other("UPDATE t SET v = 'old' WHERE id = 1");
+        it.commit(&intent).expect("it is done");
+        assert_eq!(it.rows(), "1old 2new");
+        it.undo(&intent);
+        assert_eq!(it.rows(), "1old 2old");
+    }
+}
+
+/// Of a table that is brought over as a whole, what is released is what was compared.
+// rule C2
+#[test]
+fn a_row_that_comes_into_an_altered_table_after_it_was_compared_is_not_released() {
+    let it = Staging::new(TWO);
+    run(&it.copy(), "ALTER TABLE t ADD COLUMN y");
+    let opened = it.opened();
+    let preview = opened.preview(&PreviewOptions::default());
+    let preview = preview.expect("it is compared");
+    run(&it.copy(), "INSERT INTO t VALUES (666, 'unseen', 0)");
+    let staged = opened.prepare(&PrepareRequest {
+        preview: &preview,
+        on_conflict: OnConflict::Abort,
+        message: None,
+        area: Some(&it.world.at("commit")),
+        keeps: false,
+        digests: false,
+        observer: &Unobserved,
+    });
+    assert!(
+        matches!(staged, Err(StrategyError::Moved { .. })),
+        "it was staged"
+    );
+}
+
 /// What another process does after everything was looked at, and before the lock is taken.
 // rule C3, C4, Q2
 #[test]

@@ -1,17 +1,17 @@
 //! Carries a plan out, or takes it back, in one transaction of SQLite on the live original (rule Q5).
 //!
 //! No table of ours says whether the transaction was committed (rule Q1). A mark in the area is made before the transaction
-//! ends: without it, nothing was done, and what looks like it was written by another process. With it the rows tell: one
-//! transaction changes all of them or none, so that one version of ours says that all of them were there, and what is
-//! otherwise now was changed by another process since.
+//! ends, and another one after it: without the first nothing was done, with the second all of it was. Between them the rows tell:
+//! one transaction changes all of them or none. Where some are as before and some as after, another process changed them, and which
+//! ones is not known: nothing is assumed (rule C19).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use super::connect::{Database, Use};
-use super::diff::{Lookup, each, table_digest};
+use super::diff::{Lookup, Loose, each, table_digest};
 use super::merge::values;
-use super::plan::{BEGUN, NEW, OLD, OpenPlan, UNDOING, WholeTable};
+use super::plan::{BEGUN, DONE, NEW, OLD, OpenPlan, UNDOING, UNDONE, WholeTable};
 use super::references::{self, Reference};
 use super::schema::{Object, Schema, Table, literal, setting};
 use super::write::{insert, make};
@@ -40,11 +40,11 @@ impl Direction {
         }
     }
 
-    /// The mark that it is made.
-    fn mark(self) -> &'static [u8] {
+    /// The marks that it may be made, and that it is.
+    fn marks(self) -> (&'static [u8], &'static [u8]) {
         match self {
-            Self::Forward => BEGUN,
-            Self::Back => UNDOING,
+            Self::Forward => (BEGUN, DONE),
+            Self::Back => (UNDOING, UNDONE),
         }
     }
 
@@ -86,6 +86,8 @@ pub(super) struct State {
     others: Vec<ResourcePath>,
     /// The tables that have another form than in the plan: none of their rows is looked for.
     pub(super) reshaped: Vec<ResourcePath>,
+    /// Rows without a key that have another number now, by their number in the plan.
+    pub(super) elsewhere: HashMap<usize, i64>,
 }
 
 impl State {
@@ -161,7 +163,9 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         settings: Vec::new(),
         others: Vec::new(),
         reshaped: Vec::new(),
+        elsewhere: HashMap::new(),
     };
+    let mut strays = Strays::default();
     let tables = plan.plan.tables.iter();
     let reshaped = tables.filter(|table| schema.tables.get(&table.name) != Some(table));
     state.reshaped = reshaped.map(|table| table_item(&table.name)).collect();
@@ -172,7 +176,10 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         |number, swap, table, lookup| {
             let (_, now) = find(lookup, table, swap)?;
             let (from, to) = direction.of(&swap.before, &swap.after);
-            let held = holds(&now, from, to);
+            let held = match direction == Direction::Back && is_loose(table, swap) {
+                true => strays.holds(number, swap, now.as_ref()),
+                false => holds(&now, from, to),
+            };
             if held == Holds::Other {
                 state.others.push(item(table, swap));
             }
@@ -181,6 +188,7 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
             Ok(())
         },
     )?;
+    strays.find(plan, original, &mut state)?;
     for swap in &plan.plan.whole {
         let digest = |side: &Option<WholeTable>| side.as_ref().map(|one| one.digest.clone());
         let (before, after) = (digest(&swap.before), digest(&swap.after));
@@ -218,12 +226,68 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
     Ok(state)
 }
 
+/// Whether a row has nothing but its number to be found by, which others may get, and `VACUUM` gives anew.
+pub(super) fn is_loose(table: &Table, swap: &RowSwap) -> bool {
+    let row = swap.before.as_ref().or(swap.after.as_ref());
+    row.is_some_and(|row| table.key(swap.rowid, row).is_none())
+}
+
+/// Rows without a key that an undo does not find under their numbers: equal ones are as good.
+#[derive(Default)]
+struct Strays {
+    /// Those that are where they were, by table and number.
+    there: HashSet<(u32, i64)>,
+    /// The others: their number in the plan, their table, and the row.
+    sought: Vec<(usize, u32, Row)>,
+}
+
+impl Strays {
+    /// What an undo finds of such a row, as far as its number says.
+    fn holds(&mut self, number: usize, swap: &RowSwap, now: Option<&Row>) -> Holds {
+        match (&swap.after, &swap.before) {
+            // It goes.
+            (Some(row), _) if now == Some(row) => {
+                self.there
+                    .extend(swap.rowid.map(|rowid| (swap.table, rowid)));
+                Holds::From
+            }
+            (Some(row), _) => {
+                self.sought.push((number, swap.table, row.clone()));
+                Holds::To
+            }
+            // It comes, under another number if it has to.
+            (None, Some(row)) if now == Some(row) => Holds::To,
+            (None, _) => Holds::From,
+        }
+    }
+
+    /// Looks for equal ones, unless an interrupted undo may have removed ours already.
+    fn find(self, plan: &OpenPlan, original: &Database, state: &mut State) -> Result<()> {
+        if self.sought.is_empty() || plan.is_marked(UNDOING)? {
+            return Ok(());
+        }
+        let mut all: HashMap<u32, Loose> = HashMap::new();
+        for (number, table, row) in self.sought {
+            let loose = match all.entry(table) {
+                std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+                std::collections::hash_map::Entry::Vacant(new) => {
+                    new.insert(Loose::read(original, &plan.plan.tables[table as usize])?)
+                }
+            };
+            if let Some(rowid) = loose.take(&row, |rowid| !self.there.contains(&(table, rowid))) {
+                state.rows[number] = Holds::From;
+                state.elsewhere.insert(number, rowid);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Whether what an index or a trigger belongs to is there, or is made with it, and has the form that it needs.
 fn fits(plan: &OpenPlan, schema: &Schema, state: &State, object: &Object) -> bool {
-    let swaps = plan.plan.objects.iter();
-    let made = swaps.flat_map(|swap| [&swap.before, &swap.after]).flatten();
-    let mut all = schema.objects.values().chain(made);
-    all.any(|one| one.name == object.table) && !state.reshaped.contains(&table_item(&object.table))
+    let mut all = schema.objects.values();
+    let owned = all.any(|one| one.name == object.table) || plan.plan.is_whole(&object.table);
+    owned && !state.reshaped.contains(&table_item(&object.table))
 }
 
 fn moved(path: &ResourcePath) -> StrategyError {
@@ -233,15 +297,15 @@ fn moved(path: &ResourcePath) -> StrategyError {
     }
 }
 
-/// Does something in one transaction that ends with a mark. Where SQLite refuses to commit it, such as while another process
-/// reads or when the disk is full, the mark goes again: the next attempt would take the work for done.
+/// Does something in one transaction that ends with a mark, and makes another one when it is committed. Where SQLite refuses to commit
+/// it, such as while another process reads or when the disk is full, the mark goes again.
 fn in_transaction(
     plan: &OpenPlan,
     original: &Database,
     direction: Direction,
     work: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let mark = direction.mark();
+    let (mark, end) = direction.marks();
     let was_marked = plan.is_marked(mark)?;
     let done = original.transaction(true, work);
     if done.is_err() && !was_marked && plan.is_marked(mark)? {
@@ -251,15 +315,33 @@ fn in_transaction(
             plan.unmark(mark)?;
         }
     }
-    done
+    done.and_then(|()| plan.mark(end))
+}
+
+/// Refuses a commit that was interrupted at its end, if it cannot be told whether it happened.
+fn check_told(plan: &OpenPlan, state: &State) -> Result<()> {
+    if !plan.is_marked(BEGUN)? || plan.is_marked(DONE)? {
+        return Ok(());
+    }
+    match (
+        plan.item_of(state, Holds::From)?,
+        plan.item_of(state, Holds::To)?,
+    ) {
+        (Some(path), Some(other)) => Err(StrategyError::Untold { path, other }),
+        _ => Ok(()),
+    }
 }
 
 /// Carries a commit out, or finds that it was.
 pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
+    if plan.is_marked(DONE)? {
+        return Ok(());
+    }
     let original = open(plan)?;
     let _versions = Attached::new(&original, plan, Direction::Forward)?;
     in_transaction(plan, &original, Direction::Forward, || {
         let state = state(plan, &original, Direction::Forward)?;
+        check_told(plan, &state)?;
         if plan.is_marked(BEGUN)? && state.any(Holds::To) {
             // It was carried out before; what others did since is theirs.
             return Ok(());
@@ -267,8 +349,8 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
         if let Some(other) = state.moved().next() {
             return Err(moved(other));
         }
-        if state.any(Holds::To) {
-            return Err(moved(&item_of_state(plan, &state)));
+        if let Some(other) = plan.item_of(&state, Holds::To)? {
+            return Err(moved(&other));
         }
         make_checked(plan, &original, &state, Direction::Forward)?;
         plan.mark(BEGUN)
@@ -301,6 +383,9 @@ pub(super) fn stage_tables<'t>(
     }
     to.transaction(true, || {
         for WholeTable { table, objects, .. } in tables {
+            let Some(table) = table else {
+                continue;
+            };
             for object in objects.iter().filter(|one| one.is_table()) {
                 to.run("stage a table", &object.sql)?;
             }
@@ -310,12 +395,28 @@ pub(super) fn stage_tables<'t>(
     })
 }
 
-/// Something that is as it should become.
-fn item_of_state(plan: &OpenPlan, state: &State) -> ResourcePath {
-    let number = state.rows.iter().position(|one| *one == Holds::To);
-    let row = number.and_then(|number| plan.rows().ok()?.nth(number)?.ok());
-    let named = row.and_then(|swap| Some(item(plan.table(&swap).ok()?, &swap)));
-    named.unwrap_or_else(ResourcePath::root)
+impl OpenPlan {
+    /// Something of which the original holds such a version.
+    fn item_of(&self, state: &State, wanted: Holds) -> Result<Option<ResourcePath>> {
+        let place = |all: &[Holds]| all.iter().position(|one| *one == wanted);
+        if let Some(number) = place(&state.rows)
+            && let Some(swap) = self.rows()?.nth(number).transpose()?
+        {
+            return Ok(Some(item(self.table(&swap)?, &swap)));
+        }
+        let whole = place(&state.whole).map(|number| table_item(&self.plan.whole[number].name));
+        let object = || {
+            let swap = &self.plan.objects[place(&state.objects)?];
+            let one = swap.after.as_ref().or(swap.before.as_ref());
+            one.map(Object::item)
+        };
+        let setting = || {
+            Some(setting_item(
+                &self.plan.settings[place(&state.settings)?].name,
+            ))
+        };
+        Ok(whole.or_else(object).or_else(setting))
+    }
 }
 
 /// Takes a commit back, as far as no other process changed what it wrote.
@@ -328,13 +429,12 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
     let _versions = Attached::new(&original, plan, Direction::Back)?;
     in_transaction(plan, &original, Direction::Back, || {
         let state = state(plan, &original, Direction::Back)?;
-        if plan.is_marked(UNDOING)? && state.any(Holds::To) {
-            return Ok(());
-        }
+        check_told(plan, &state)?;
         let there = Location::from(plan.original.as_path());
         let kept = state.moved().map(|item| (item.clone(), there.clone()));
         report.kept = kept.collect();
-        if !state.any(Holds::From) {
+        // What others made of it since it was undone is theirs.
+        if plan.is_marked(UNDONE)? || !state.any(Holds::From) {
             return Ok(());
         }
         report.paths = make_checked(plan, &original, &state, Direction::Back)?;
@@ -380,7 +480,7 @@ struct Attached<'a>(Option<&'a Database>);
 
 impl<'a> Attached<'a> {
     fn new(to: &'a Database, plan: &OpenPlan, direction: Direction) -> Result<Self> {
-        if plan.plan.whole.is_empty() {
+        if !plan.plan.stages_rows() {
             return Ok(Self(None));
         }
         let at = plan.version(direction.version());
@@ -425,10 +525,9 @@ fn make_checked(
     }
     let schema = Schema::read(original)?;
     let references = Reference::all(original, &schema, |_| true)?;
-    let has_rows = |name: &str| plan.plan.tables.iter().any(|one| one.name == name);
     let ends: Vec<_> = references
         .iter()
-        .filter(|one| !is_whole(plan, one) && (has_rows(&one.child) || has_rows(&one.parent)))
+        .filter(|one| is_touched(plan, one) && !is_scanned(plan, one))
         .filter_map(|one| {
             let child = one.child(original, &schema)?;
             Some((one, child, one.parent(original, &schema)))
@@ -477,23 +576,31 @@ fn make_checked(
     Ok(done)
 }
 
-/// Whether a reference concerns a table that is brought over as a whole.
-fn is_whole(plan: &OpenPlan, reference: &Reference) -> bool {
-    plan.plan.is_whole(&reference.child) || plan.plan.is_whole(&reference.parent)
+/// Whether a commit changes rows at an end of a reference, or brings a whole table over there.
+fn is_touched(plan: &OpenPlan, reference: &Reference) -> bool {
+    let has_rows = |name: &str| plan.plan.tables.iter().any(|one| one.name == name);
+    let ends = [&reference.child, &reference.parent];
+    ends.iter()
+        .any(|name| has_rows(name) || plan.plan.is_whole(name))
 }
 
-/// The references of such tables that lead nowhere, by their marks: a row of each, and the table that it refers to.
+/// Whether all rows at the ends of a reference are looked at, not only those that change: a whole table is brought over, or only SQLite can
+/// tell which values of the one are those of the other.
+fn is_scanned(plan: &OpenPlan, reference: &Reference) -> bool {
+    let ends = [&reference.child, &reference.parent];
+    !reference.alike || ends.iter().any(|name| plan.plan.is_whole(name))
+}
+
+/// The references of which all rows are looked at that lead nowhere, by their marks: a row of each, and the table that it refers to.
 fn broken(
     plan: &OpenPlan,
     original: &Database,
 ) -> Result<BTreeMap<String, (ResourcePath, String)>> {
     let mut all = BTreeMap::new();
-    if plan.plan.whole.is_empty() {
-        return Ok(all);
-    }
     let schema = Schema::read(original)?;
     let references = Reference::all(original, &schema, |_| true)?;
-    for one in references.iter().filter(|one| is_whole(plan, one)) {
+    let scanned = |one: &&Reference| is_touched(plan, one) && is_scanned(plan, one);
+    for one in references.iter().filter(scanned) {
         let found = one.broken(original, &schema)?;
         let named = |(mark, item)| (mark, (item, one.parent.clone()));
         all.extend(found.into_iter().map(named));

@@ -201,10 +201,34 @@ impl Leading<'_> {
     }
 
     fn check(&mut self, reference: &Reference) -> Result<()> {
-        let plan = &self.touched.merged.plan;
-        match plan.is_whole(&reference.child) || plan.is_whole(&reference.parent) {
-            true => self.whole(reference),
-            false => self.by_row(reference),
+        let (touched, versions, schemas) = (self.touched, self.versions, self.schemas);
+        let plan = &touched.merged.plan;
+        let tables = [&reference.child, &reference.parent];
+        let whole = tables.iter().any(|name| plan.is_whole(name));
+        if !whole && tables.iter().all(|name| touched.number(name).is_none()) {
+            return Ok(());
+        }
+        let (work, original) = (
+            (versions.work, schemas.work),
+            (versions.original, schemas.original),
+        );
+        // What both hold so is intended, or was there before. The transaction that writes looks at all rows of these, too.
+        if whole || !reference.alike {
+            for (of, schema) in [work, original] {
+                let known = reference.broken(of, schema)?;
+                self.marks.extend(known.into_keys());
+            }
+        }
+        let is_new = |name: &String| original.1.tables.contains_key(name);
+        let side = if is_new(&reference.child) {
+            original
+        } else {
+            work
+        };
+        match (reference.has_ends(side.0, side.1), whole) {
+            (false, _) => Ok(()),
+            (true, true) => self.whole(reference),
+            (true, false) => self.by_row(reference),
         }
     }
 
@@ -212,12 +236,6 @@ impl Leading<'_> {
     fn whole(&mut self, reference: &Reference) -> Result<()> {
         let (versions, schemas) = (self.versions, self.schemas);
         let (work, original) = (versions.work, versions.original);
-        let known = [
-            reference.broken(work, schemas.work)?,
-            reference.broken(original, schemas.original)?,
-        ];
-        self.marks
-            .extend(known.into_iter().flat_map(HashMap::into_keys));
         let merged = self.touched.merged;
         let whole = |name: &str| merged.plan.is_whole(name);
         let child = match whole(&reference.child) {
@@ -269,10 +287,6 @@ impl Leading<'_> {
     /// Where rows are changed in both tables, only these are looked at, and what refers to them.
     fn by_row(&mut self, reference: &Reference) -> Result<()> {
         let (versions, schemas, touched) = (self.versions, self.schemas, self.touched);
-        let tables = [&reference.child, &reference.parent];
-        if tables.iter().all(|name| touched.number(name).is_none()) {
-            return Ok(());
-        }
         let (work, original) = (versions.work, versions.original);
         let (Some(child), parent) = (
             reference.child(original, schemas.original),
@@ -284,16 +298,24 @@ impl Leading<'_> {
             reference.child(work, schemas.work),
             reference.parent(work, schemas.work),
         );
-        // The sandbox holds it so too: it is intended.
-        let meant = |wanted: &[Value], refers: bool| -> Result<bool> {
-            if ours.1.as_ref().map_or(Ok(false), |end| end.has(wanted))? {
-                return Ok(false);
+        let found_here =
+            |wanted: &[Value]| ours.1.as_ref().map_or(Ok(false), |end| end.has(wanted));
+        // Those that the sandbox holds too, and that lead nowhere there: it is intended.
+        let meant = |wanted: HashSet<Vec<Value>>| -> Result<HashSet<Vec<Value>>> {
+            let mut without = HashSet::new();
+            for one in wanted {
+                if !found_here(&one)? {
+                    without.insert(one);
+                }
             }
-            Ok(refers || ours.0.as_ref().map_or(Ok(false), |end| end.has(wanted))?)
+            ours.0
+                .as_ref()
+                .map_or(Ok(HashSet::new()), |end| end.held(&without))
         };
         let parents = Parents::new(self, reference);
         let merged = touched.merged;
         let number = touched.number(&reference.child);
+        let mut unled = Vec::new();
         for (swap, item) in merged.rows.iter().zip(&merged.items) {
             if Some(swap.table) != number {
                 continue;
@@ -302,7 +324,7 @@ impl Leading<'_> {
                 |row: &Option<Row>| row.as_ref().and_then(|row| values(row, &child.columns));
             let (was, is) = (wanted(&swap.before), wanted(&swap.after));
             // What the original does not hold comes from the sandbox.
-            let ours = was != is;
+            let comes = was != is;
             if let Some(was) = was
                 && !parent.as_ref().map_or(Ok(false), |end| end.has(&was))?
             {
@@ -311,13 +333,18 @@ impl Leading<'_> {
             if let Some(is) = is
                 && !parents.have(&is)?
             {
-                if meant(&is, ours)? {
-                    self.marks.insert(reference.mark(&is));
-                } else {
-                    let parent = &reference.parent;
-                    let what = format!("it refers to a row of {parent} that the original deleted");
-                    self.conflict(item.clone(), &what);
-                }
+                unled.push((is, comes, item));
+            }
+        }
+        let stays = unled.iter().filter(|(_, comes, _)| !comes);
+        let held = meant(stays.map(|(is, ..)| is.clone()).collect())?;
+        for (is, comes, item) in unled {
+            if held.contains(&is) || comes && !found_here(&is)? {
+                self.marks.insert(reference.mark(&is));
+            } else {
+                let parent = &reference.parent;
+                let what = format!("it refers to a row of {parent} that the original deleted");
+                self.conflict(item.clone(), &what);
             }
         }
         let number = touched.number(&reference.parent);
@@ -344,17 +371,28 @@ impl Leading<'_> {
             }
         }
         // Rows of the original that wait for one that comes: an undo leaves them as they were.
-        let comes: Vec<&[Value]> = comes.iter().map(Vec::as_slice).collect();
-        let waiting = child.held(&comes, |_, _| true)?.into_iter();
-        let waiting = waiting.filter_map(|(_, row)| values(&row, &child.columns));
+        let comes: HashSet<&[Value]> = comes.iter().map(Vec::as_slice).collect();
+        let waiting = reference.referring(&child, ours.1.as_ref(), &comes, |_, _| true)?;
+        let waiting = waiting
+            .iter()
+            .filter_map(|(_, row)| values(row, &child.columns));
         self.marks.extend(waiting.map(|held| reference.mark(&held)));
-        let gone: Vec<&[Value]> = goes.keys().map(Vec::as_slice).collect();
+        let gone: HashSet<&[Value]> = goes.keys().map(Vec::as_slice).collect();
         let foreign = |rowid: Option<i64>, row: &Row| !touched.has(child.table, rowid, row);
-        for (gone, row) in child.held(&gone, foreign)? {
-            if meant(gone, false)? {
-                let held = values(&row, &child.columns);
-                self.marks.extend(held.map(|held| reference.mark(&held)));
-            } else if let Some(item) = goes.get(gone) {
+        let mut left = Vec::new();
+        for (gone, row) in reference.referring(&child, Some(&parent), &gone, foreign)? {
+            // Another one may come that is as good.
+            if let Some(held) = values(&row, &child.columns)
+                && !parents.have(&held)?
+            {
+                left.push((gone, held));
+            }
+        }
+        let known = meant(left.iter().map(|(_, held)| held.clone()).collect())?;
+        for (gone, held) in left {
+            if known.contains(&held) {
+                self.marks.insert(reference.mark(&held));
+            } else if let Some(item) = goes.get(&gone) {
                 let child = &reference.child;
                 let what = format!("the original added a row of {child} that refers to it");
                 self.conflict((*item).clone(), &what);
@@ -370,16 +408,20 @@ struct Parents<'m> {
     /// What rows of the merge bring, and how rows that stay are told; nothing where the table is brought over as a whole.
     brought: HashSet<Vec<Value>>,
     touched: Option<&'m Touched<'m>>,
+    /// The version that has what is brought, where only SQLite can tell what refers to it.
+    brings: Option<End<'m>>,
 }
 
 impl<'m> Parents<'m> {
     fn new(of: &Leading<'m>, reference: &Reference) -> Self {
         let (merged, touched) = (of.touched.merged, of.touched);
+        let ours = reference.parent(of.versions.work, of.schemas.work);
         if merged.plan.is_whole(&reference.parent) {
             return Self {
-                end: reference.parent(of.versions.work, of.schemas.work),
+                end: ours,
                 brought: HashSet::new(),
                 touched: None,
+                brings: None,
             };
         }
         let end = reference.parent(of.versions.original, of.schemas.original);
@@ -390,6 +432,7 @@ impl<'m> Parents<'m> {
             brought: bring.collect(),
             end,
             touched: Some(touched),
+            brings: ours.filter(|_| !reference.alike),
         }
     }
 
@@ -397,10 +440,19 @@ impl<'m> Parents<'m> {
         let Some(end) = &self.end else {
             return Ok(false);
         };
+        let brought = |row: &Row, end: &End<'_>| {
+            let held = values(row, &end.columns);
+            held.is_some_and(|held| self.brought.contains(&held))
+        };
         let stays = |rowid: Option<i64>, row: &Row| match self.touched {
-            Some(touched) => !touched.has(end.table, rowid, row),
+            Some(touched) => !touched.has(end.table, rowid, row) || brought(row, end),
             None => true,
         };
-        Ok(self.brought.contains(wanted) || end.find(&[wanted], stays)?.is_some())
+        if self.brought.contains(wanted) || end.find(&[wanted], stays)?.is_some() {
+            return Ok(true);
+        }
+        let comes = |one: &End<'_>| one.find(&[wanted], |_, row| brought(row, one));
+        let comes = self.brings.as_ref().map_or(Ok(None), comes);
+        Ok(comes?.is_some())
     }
 }

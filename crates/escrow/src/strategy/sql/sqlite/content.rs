@@ -1,5 +1,6 @@
 //! Tables and rows as JSON lines: `orders` is every row of a table, `orders/17` one row of it.
 
+use std::collections::HashSet;
 use std::io::{Cursor, Read};
 
 use rusqlite::params_from_iter;
@@ -7,7 +8,8 @@ use serde_json::{Map, Value as Json};
 
 use super::connect::Database;
 use super::diff::{Lookup, each};
-use super::schema::{Schema, Table, value};
+use super::schema::{Identity, Schema, Table, value};
+use super::write::remove;
 use crate::model::{Change, ChangeKind, ResourcePath};
 use crate::strategy::QueryResult;
 use crate::strategy::error::{Result, StrategyError};
@@ -155,12 +157,8 @@ pub(super) fn write(of: &Database, path: &ResourcePath, bytes: &mut dyn Read) ->
             Item::Row(table, RowKey::Values(key)) => (table, Some(key)),
             Item::Row(..) => return Err(not_there(path)),
         };
-        let name = table.sql_name();
         let Some(key) = key else {
-            of.run("empty a table", &format!("DELETE FROM {name}"))?;
-            for row in &rows {
-                insert(of, &table, row, path)?;
-            }
+            write_table(of, &table, &rows, path)?;
             return Ok(ChangeKind::Modified);
         };
         let [row] = &rows[..] else {
@@ -185,6 +183,56 @@ pub(super) fn write(of: &Database, path: &ResourcePath, bytes: &mut dyn Read) ->
     })?;
     let detail = serde_json::json!({ "rows": rows.len() });
     Ok(Change::opaque(path.clone(), kind, detail))
+}
+
+/// Puts rows in the place of those of a table. Where they have keys, a row that stays is changed in place: what refers to it stays, too.
+fn write_table(of: &Database, table: &Table, rows: &[GivenRow], path: &ResourcePath) -> Result<()> {
+    let keys: Option<Vec<Vec<Value>>> = rows.iter().map(|row| given_key(table, row)).collect();
+    let Some(keys) = keys else {
+        let sql = format!("DELETE FROM {}", table.sql_name());
+        of.run("empty a table", &sql)?;
+        return rows.iter().try_for_each(|row| insert(of, table, row, path));
+    };
+    let wanted: HashSet<&Vec<Value>> = keys.iter().collect();
+    if wanted.len() < keys.len() {
+        return Err(StrategyError::Unreadable {
+            path: path.clone(),
+            why: "two rows have the same key".to_owned(),
+        });
+    }
+    let mut gone = Vec::new();
+    each(of, table, |rowid, row| {
+        if table
+            .key(rowid, &row)
+            .is_none_or(|key| !wanted.contains(&key))
+        {
+            gone.push((rowid, row));
+        }
+        Ok(())
+    })?;
+    for (rowid, row) in gone {
+        remove(of, table, rowid, &row)?;
+    }
+    let mut there = Lookup::new(of, table)?;
+    for (row, key) in rows.iter().zip(&keys) {
+        match there.key(key)? {
+            Some((rowid, old)) => update(of, table, (rowid, &old), row, path)?,
+            None => insert(of, table, row, path)?,
+        }
+    }
+    Ok(())
+}
+
+/// The key of a row that was given, if it has one.
+fn given_key(table: &Table, row: &GivenRow) -> Option<Vec<Value>> {
+    let columns = match (&table.identity, table.alias) {
+        (Identity::Key(columns), _) => columns.clone(),
+        (Identity::Rowid, Some(alias)) => vec![alias],
+        _ => return None,
+    };
+    let value = |one: usize| Value::parse(row.columns.get(&table.columns[one])?);
+    let key: Option<Vec<Value>> = columns.into_iter().map(value).collect();
+    key.filter(|key| !key.contains(&Value::Null))
 }
 
 /// The columns and values of a row that was given.
@@ -257,7 +305,7 @@ fn update(
             let term = format!("{column} = ?{}", values.len() + 1);
             (term, vec![Value::Integer(rowid)])
         }
-        (_, _, super::schema::Identity::Key(key)) => {
+        (_, _, Identity::Key(key)) => {
             let term = |(number, column): (usize, &usize)| {
                 let name = super::schema::quoted(&table.columns[*column]);
                 format!("{name} IS ?{}", values.len() + number + 1)

@@ -154,9 +154,9 @@ impl Difference {
         changes
     }
 
-    /// The tables whose own SQL differs: they are brought over as a whole.
+    /// The tables and views whose own SQL differs: they are brought over as a whole.
     pub(super) fn altered_tables(&self) -> impl Iterator<Item = &ObjectDelta> {
-        self.objects.iter().filter(|one| one.either().is_table())
+        self.objects.iter().filter(|one| one.either().owns())
     }
 }
 
@@ -483,6 +483,35 @@ impl<'a> Lookup<'a> {
     }
 }
 
+/// Rows without a key, by their content.
+pub(super) struct Loose(HashMap<[u8; 32], Vec<i64>>);
+
+impl Loose {
+    pub(super) fn read(of: &Database, table: &Table) -> Result<Self> {
+        let mut all: HashMap<[u8; 32], Vec<i64>> = HashMap::new();
+        each(of, table, |rowid, row| {
+            if table.key(rowid, &row).is_none() {
+                all.entry(digest(&row)).or_default().extend(rowid);
+            }
+            Ok(())
+        })?;
+        // The first of equal rows is taken first.
+        all.values_mut().for_each(|same| same.reverse());
+        Ok(Self(all))
+    }
+
+    /// The number of a row with this content, which is given out once.
+    pub(super) fn take(&mut self, content: &Row, is: impl Fn(i64) -> bool) -> Option<i64> {
+        let same = self.0.get_mut(&digest(content))?;
+        while let Some(rowid) = same.pop() {
+            if is(rowid) {
+                return Some(rowid);
+            }
+        }
+        None
+    }
+}
+
 fn by_key((old, was): Version<'_>, (new, table): Version<'_>) -> Result<Vec<Delta>> {
     let mut found = Deltas::default();
     let (mut before, mut after) = (Lookup::new(old, was)?, Lookup::new(new, table)?);
@@ -557,16 +586,18 @@ fn altered(
     Ok(deltas.list)
 }
 
-/// The digest of a table: its own SQL, that of what belongs to it, and its rows.
+/// The digest of a table or view: its own SQL, that of what belongs to it, and its rows.
 pub(super) fn table_digest(of: &Database, schema: &Schema, name: &str) -> Result<Option<String>> {
-    let Some(table) = schema.tables.get(name) else {
-        return Ok(None);
-    };
     let mut hash = blake3::Hasher::new();
+    let mut is_there = false;
     for object in schema.of_table(name) {
+        is_there |= object.owns();
         hash.update(&(object.sql.len() as u64).to_le_bytes());
         hash.update(object.sql.as_bytes());
     }
+    let Some(table) = schema.tables.get(name) else {
+        return Ok(is_there.then(|| hash.finalize().to_hex().to_string()));
+    };
     let select = of.sql.prepare(&table.select_all());
     let mut select = select.map_err(of.failed("read a table"))?;
     let mut rows = select.query([]).map_err(of.failed("read a table"))?;

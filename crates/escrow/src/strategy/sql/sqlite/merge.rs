@@ -4,16 +4,15 @@
 //! the same column has two new values: that is a conflict (rule Q2). A table whose own SQL the sandbox changed is brought
 //! over as a whole, so anything else that happened to it in the original is a conflict.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::connect::Database;
 use super::constraints;
-use super::diff::{Delta, Difference, Lookup, ObjectDelta, table_digest};
+use super::diff::{Delta, Difference, Lookup, Loose, ObjectDelta, table_digest};
 use super::plan::{MergePlan, ObjectSwap, SettingSwap, TableSwap, WholeTable};
 use super::schema::{Schema, Table, setting};
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
-use crate::strategy::sql::differ::digest;
 use crate::strategy::sql::record::RowSwap;
 use crate::strategy::sql::{Row, RowKey, Value, row_item, setting_item, table_item};
 use crate::strategy::unsupported;
@@ -53,12 +52,10 @@ pub(super) fn merge(
         merged: Merged::default(),
     };
     let mut whole: HashSet<&str> = HashSet::new();
-    // A table whose rows lie in another one has none to bring over: its SQL is all of it.
     for one in found.altered_tables() {
-        let name = one.either().name.as_str();
-        if merge.has_rows(name) {
-            whole.insert(name);
-            merge.whole_table(name, None)?;
+        // A view may take the name of a table.
+        if whole.insert(&one.either().name) {
+            merge.whole_table(&one.either().name, None)?;
         }
     }
     for (name, rows) in &found.rows {
@@ -77,7 +74,8 @@ pub(super) fn merge(
         }
     }
     for one in &found.objects {
-        if !whole.contains(one.either().table.as_str()) {
+        let mut sides = [&one.old, &one.new].into_iter().flatten();
+        if !sides.all(|side| whole.contains(side.table.as_str())) {
             merge.object(one);
         }
     }
@@ -144,12 +142,6 @@ impl Merge<'_> {
         number as u32
     }
 
-    /// Whether a version has a table of this name with rows of its own.
-    fn has_rows(&self, name: &str) -> bool {
-        let mut all = [&self.base, &self.work, &self.original].into_iter();
-        all.any(|schema| schema.tables.contains_key(name))
-    }
-
     /// Why rows of a table cannot be brought over one by one, if they cannot: the original has it in another form.
     fn reshaped(&self, name: &str) -> Option<&'static str> {
         match (self.work.tables.get(name), self.original.tables.get(name)) {
@@ -161,7 +153,7 @@ impl Merge<'_> {
         }
     }
 
-    /// Brings a table over as a whole. What changed in the original too is a conflict, as is a reason that is given.
+    /// Brings a table or view over as a whole. What changed in the original too is a conflict, as is a reason that is given.
     fn whole_table(&mut self, name: &str, why: Option<&str>) -> Result<()> {
         let item = table_item(name);
         if self.left_out.contains(&item) {
@@ -170,14 +162,12 @@ impl Merge<'_> {
         let version = |of: &Database, schema: &Schema| -> Result<Option<WholeTable>> {
             let digest = table_digest(of, schema, name)?;
             let counter = super::diff::counters(of)?.get(name).copied();
-            Ok(digest
-                .zip(schema.tables.get(name))
-                .map(|(digest, table)| WholeTable {
-                    digest,
-                    table: table.clone(),
-                    objects: schema.of_table(name).cloned().collect(),
-                    counter,
-                }))
+            Ok(digest.map(|digest| WholeTable {
+                digest,
+                table: schema.tables.get(name).cloned(),
+                objects: schema.of_table(name).cloned().collect(),
+                counter,
+            }))
         };
         let before = version(self.versions.original, &self.original)?;
         let after = version(self.versions.work, &self.work)?;
@@ -192,7 +182,7 @@ impl Merge<'_> {
             let what = match (&before, &after) {
                 (None, _) => "its schema was changed here, and the original dropped it",
                 (_, None) => "it was dropped here, and changed in the original",
-                (_, Some(_)) if base.is_none() => "both created a table of this name",
+                (_, Some(_)) if base.is_none() => "both created one of this name",
                 _ => "its schema was changed here, and the original changed its rows or its schema",
             };
             self.conflict(item, what);
@@ -219,24 +209,29 @@ impl Merge<'_> {
         if sql(&now) == sql(&one.new) {
             return;
         }
-        let (ours, theirs) = (
-            self.work.tables.get(&object.table),
-            self.table(&object.table),
-        );
-        let fits = |theirs: &Table| {
+        let is_whole = |name: &str| self.merged.plan.is_whole(name);
+        let ours = self.work.tables.get(&object.table);
+        let fits = |theirs: Table| {
             let mut columns = ours.iter().flat_map(|ours| &ours.columns);
             columns.all(|column| theirs.columns.contains(column))
         };
+        let needs = one.new.is_some() && ours.is_some() && !is_whole(&object.table);
         if sql(&now) != sql(&one.old) {
             self.conflict(item, "its SQL was changed here and in the original");
-        } else if one.new.is_some() && ours.is_some() && !theirs.as_ref().is_some_and(fits) {
+        } else if needs && !self.table(&object.table).is_some_and(fits) {
             self.conflict(
                 item,
                 "the original changed the columns of its table, or dropped it",
             );
         }
         // An undo makes it again, for which the table must have the form that it has now.
-        theirs.map(|theirs| self.number(&theirs));
+        for side in [&one.old, &one.new].into_iter().flatten() {
+            if let Some(theirs) = self.table(&side.table)
+                && !self.merged.plan.is_whole(&side.table)
+            {
+                self.number(&theirs);
+            }
+        }
         self.merged.plan.objects.push(ObjectSwap {
             before: now,
             after: one.new.clone(),
@@ -366,8 +361,8 @@ struct Places<'a> {
     /// Numbers that rows of this commit have in the original, or will have.
     taken: HashSet<i64>,
     next: Option<i64>,
-    /// Rows without a key, by content: read once, where one is not where it was.
-    loose: Option<HashMap<[u8; 32], Vec<i64>>>,
+    /// Rows without a key: read once, where one is not where it was.
+    loose: Option<Loose>,
 }
 
 impl<'a> Places<'a> {
@@ -406,21 +401,12 @@ impl<'a> Places<'a> {
         {
             return Ok(Some(found));
         }
-        if self.loose.is_none() {
-            let mut loose: HashMap<[u8; 32], Vec<i64>> = HashMap::new();
-            super::diff::each(self.of, self.table, |rowid, row| {
-                if self.table.key(rowid, &row).is_none() {
-                    let same = loose.entry(digest(&row)).or_default();
-                    same.extend(rowid);
-                }
-                Ok(())
-            })?;
-            self.loose = Some(loose);
-        }
-        let digest = digest(content);
-        let same = self.loose.as_ref().and_then(|loose| loose.get(&digest));
-        let free = same.and_then(|all| all.iter().find(|one| !self.taken.contains(one)));
-        Ok(free.map(|rowid| (Some(*rowid), content.clone())))
+        let loose = match &mut self.loose {
+            Some(loose) => loose,
+            none => none.insert(Loose::read(self.of, self.table)?),
+        };
+        let free = loose.take(content, |rowid| !self.taken.contains(&rowid));
+        Ok(free.map(|rowid| (Some(rowid), content.clone())))
     }
 
     /// A number for a new row: the one it has in the sandbox, if that is free.

@@ -6,6 +6,7 @@
 //!   rows             the rows that change, before and after
 //!   new.db, old.db   both versions, where tables are brought over as a whole
 //!   begun, undoing   marks: the transaction that carries it out, or takes it back, may have been committed
+//!   done, undone     marks: it was
 //! ```
 //!
 //! Everything in it has a version before and one after. A commit finds the version before and makes the one after;
@@ -25,11 +26,13 @@ use crate::strategy::sql::record::{RowSwap, read_plan, read_rows, write_plan, wr
 use crate::strategy::tree;
 
 pub(super) const BEGUN: &[u8] = b"begun";
+pub(super) const DONE: &[u8] = b"done";
 pub(super) const UNDOING: &[u8] = b"undoing";
+pub(super) const UNDONE: &[u8] = b"undone";
 pub(super) const NEW: &str = "new.db";
 pub(super) const OLD: &str = "old.db";
 
-/// A table that is brought over as a whole: its digest, and the SQL of it and of what belongs to it.
+/// A table or view that is brought over as a whole, with what belongs to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct TableSwap {
     pub(super) name: String,
@@ -37,14 +40,22 @@ pub(super) struct TableSwap {
     pub(super) after: Option<WholeTable>,
 }
 
-/// One version of a table.
+/// One version of it: its digest, and the SQL of it and of what belongs to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct WholeTable {
     pub(super) digest: String,
-    pub(super) table: Table,
+    /// None where it has no rows of its own.
+    pub(super) table: Option<Table>,
     pub(super) objects: Vec<Object>,
     /// The last number that it gave out, where it counts them.
     pub(super) counter: Option<i64>,
+}
+
+impl WholeTable {
+    /// The table or view itself.
+    pub(super) fn owner(&self) -> Option<&Object> {
+        self.objects.iter().find(|one| one.owns())
+    }
 }
 
 /// An object of the schema that becomes another one.
@@ -84,6 +95,12 @@ impl MergePlan {
     pub(super) fn is_whole(&self, name: &str) -> bool {
         let mut all = self.whole.iter();
         all.any(|one| one.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether rows of whole tables are staged in databases of their own.
+    pub(super) fn stages_rows(&self) -> bool {
+        let sides = self.whole.iter().flat_map(|one| [&one.before, &one.after]);
+        sides.flatten().any(|side| side.table.is_some())
     }
 }
 

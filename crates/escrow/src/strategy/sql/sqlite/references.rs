@@ -4,13 +4,13 @@
 //! prepared is intended, or was there before; the marks of it are kept with the plan. Anything else is a conflict, found by the merge,
 //! and again within the transaction that writes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::params_from_iter;
 
 use super::connect::Database;
 use super::merge::values;
-use super::schema::{Identity, Schema, Table, literal, quoted, row};
+use super::schema::{Identity, Schema, Table, literal, quoted, row, value};
 use crate::model::ResourcePath;
 use crate::strategy::error::Result;
 use crate::strategy::sql::{Row, RowKey, Value, row_item};
@@ -26,6 +26,51 @@ pub(super) struct Reference {
     pub(super) parent: String,
     /// None for the primary key.
     to: Vec<String>,
+    /// Whether a row refers to another exactly where both have equal values: none is computed, and neither type nor collation makes
+    /// values of one column equal to others of the other.
+    pub(super) alike: bool,
+}
+
+/// What SQLite makes of values that are put into a column.
+#[derive(PartialEq, Eq)]
+enum Affinity {
+    Number,
+    Text,
+    Other,
+}
+
+/// The affinity of a declared type, as SQLite reads it.
+fn affinity(kind: &str) -> Affinity {
+    let kind = kind.to_ascii_uppercase();
+    let has = |part: &&str| kind.contains(*part);
+    match () {
+        () if has(&"INT") => Affinity::Number,
+        () if ["CHAR", "CLOB", "TEXT"].iter().any(has) => Affinity::Text,
+        () if kind.is_empty() || ["BLOB", "REAL", "FLOA", "DOUB"].iter().any(has) => {
+            Affinity::Other
+        }
+        () => Affinity::Number,
+    }
+}
+
+/// The affinity of a column, if its values are compared by their bytes.
+fn plain_affinity(of: &Database, table: &str, column: &str) -> Result<Option<Affinity>> {
+    let read = of.sql.column_metadata(Some("main"), table, column);
+    let (kind, collation, ..) = read.map_err(of.failed("read a column"))?;
+    let kind = kind.map(|kind| affinity(&kind.to_string_lossy()));
+    let plain = collation.is_none_or(|one| one.to_bytes().eq_ignore_ascii_case(b"BINARY"));
+    Ok(kind.filter(|kind| plain && *kind != Affinity::Other))
+}
+
+/// The names of all columns of a table, also of computed ones.
+fn column_names(of: &Database, table: &str) -> Result<Vec<String>> {
+    let read = || -> rusqlite::Result<Vec<String>> {
+        let sql = format!("SELECT name FROM pragma_table_xinfo({})", literal(table));
+        let mut list = of.sql.prepare(&sql)?;
+        let names = list.query_map([], |row| row.get(0))?;
+        names.collect()
+    };
+    read().map_err(of.failed("read the columns"))
 }
 
 /// One column of a reference: its number, the parent, and the columns of both.
@@ -92,6 +137,7 @@ impl Reference {
                         from: Vec::new(),
                         parent: known.unwrap_or(parent),
                         to: Vec::new(),
+                        alike: false,
                     };
                     found.push((id, new));
                 }
@@ -104,17 +150,58 @@ impl Reference {
         }
         // One that SQLite itself cannot follow (to a view, to columns that are not there) says nothing.
         let exists = |name: &str| {
-            let mut names = schema
-                .objects
-                .keys()
-                .filter(|(kind, _)| kind != "index" && kind != "trigger");
-            names.any(|(_, one)| one.eq_ignore_ascii_case(name))
+            let mut owners = schema.objects.values().filter(|one| one.owns());
+            owners.any(|one| one.name.eq_ignore_ascii_case(name))
         };
-        all.retain(|one| {
-            one.child(of, schema).is_some()
-                && (one.parent(of, schema).is_some() || !exists(&one.parent))
-        });
-        Ok(all)
+        let mut followed = Vec::new();
+        for mut one in all {
+            match one.parent_columns(of, schema)? {
+                Some(to) if to.len() == one.from.len() => {
+                    one.alike = one.is_alike(of, schema, &to)?;
+                    followed.push(one);
+                }
+                None if !exists(&one.parent) => {
+                    one.alike = one.child(of, schema).is_some();
+                    followed.push(one);
+                }
+                _ => {}
+            }
+        }
+        Ok(followed)
+    }
+
+    fn is_alike(&self, of: &Database, schema: &Schema, to: &[String]) -> Result<bool> {
+        if self.child(of, schema).is_none() || self.parent(of, schema).is_none() {
+            return Ok(false);
+        }
+        for (from, to) in self.from.iter().zip(to) {
+            let child = plain_affinity(of, &self.child, from)?;
+            if child.is_none() || child != plain_affinity(of, &self.parent, to)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The table that is referred to.
+    fn parent_table<'a>(&self, schema: &'a Schema) -> Option<&'a Table> {
+        let mut tables = schema.tables.values();
+        tables.find(|one| one.name.eq_ignore_ascii_case(&self.parent))
+    }
+
+    /// The names of the columns that are referred to; none where they are not there.
+    fn parent_columns(&self, of: &Database, schema: &Schema) -> Result<Option<Vec<String>>> {
+        let Some(table) = self.parent_table(schema) else {
+            return Ok(None);
+        };
+        if self.to.is_empty() {
+            let key = primary_key(table);
+            let name = |one: usize| table.columns[one].clone();
+            return Ok(key.map(|key| key.into_iter().map(name).collect()));
+        }
+        let all = column_names(of, &table.name)?;
+        let has = |name: &String| all.iter().any(|one| one.eq_ignore_ascii_case(name));
+        Ok(self.to.iter().all(has).then(|| self.to.clone()))
     }
 
     /// The end that refers, in a version.
@@ -126,13 +213,18 @@ impl Reference {
 
     /// The end that is referred to; none where there is no such table.
     pub(super) fn parent<'a>(&self, of: &'a Database, schema: &'a Schema) -> Option<End<'a>> {
-        let mut tables = schema.tables.values();
-        let table = tables.find(|one| one.name.eq_ignore_ascii_case(&self.parent))?;
+        let table = self.parent_table(schema)?;
         let columns = match self.to.is_empty() {
             true => primary_key(table),
             false => places(table, &self.to),
         };
         columns.map(|columns| End { of, table, columns })
+    }
+
+    /// Whether both ends can be looked at by their rows: what is computed is not among these.
+    pub(super) fn has_ends(&self, of: &Database, schema: &Schema) -> bool {
+        let parent = self.parent(of, schema).is_some() || self.parent_table(schema).is_none();
+        self.child(of, schema).is_some() && parent
     }
 
     /// What says that values lead nowhere.
@@ -149,46 +241,90 @@ impl Reference {
             .to_string()
     }
 
-    /// The rows of a version that refer to nothing, by their marks: one of each. Every row of the child is looked at.
+    /// The rows of a version that refer to nothing, by their marks: one of each. Every row of the child is looked at, as SQLite does it: with
+    /// the type and the collation of the parent.
     pub(super) fn broken(
         &self,
         of: &Database,
         schema: &Schema,
     ) -> Result<HashMap<String, ResourcePath>> {
         let mut found = HashMap::new();
-        let Some(child) = self.child(of, schema) else {
+        let Some(child) = schema.tables.get(&self.child) else {
             return Ok(found);
         };
-        let name = |table: &Table, one: usize| quoted(&table.columns[one]);
-        let own = |one: &usize| format!("{}.{}", child.table.sql_name(), name(child.table, *one));
-        let set = child
-            .columns
-            .iter()
-            .map(|one| format!("{} IS NOT NULL", own(one)));
+        let own = |name: &String| format!("{}.{}", child.sql_name(), quoted(name));
+        let set = self.from.iter();
+        let set = set.map(|one| format!("{} IS NOT NULL", own(one)));
         let mut terms: Vec<String> = set.collect();
-        if let Some(parent) = self.parent(of, schema) {
+        if let Some(to) = self.parent_columns(of, schema)? {
             // A table may refer to itself: the parent has a name that is surely not the child's.
             let other = quoted(&format!("{} ", self.child));
-            let pairs = parent.columns.iter().zip(&child.columns);
-            let same = pairs
-                .map(|(to, from)| format!("{other}.{} = {}", name(parent.table, *to), own(from)));
-            let (same, table) = (
-                same.collect::<Vec<_>>().join(" AND "),
-                parent.table.sql_name(),
-            );
+            let pairs = to.iter().zip(&self.from);
+            let same = pairs.map(|(to, from)| format!("{other}.{} = +{}", quoted(to), own(from)));
+            let (same, table) = (same.collect::<Vec<_>>().join(" AND "), quoted(&self.parent));
             terms.push(format!(
                 "NOT EXISTS (SELECT 1 FROM {table} AS {other} WHERE {same})"
             ));
         }
-        let sql = format!("{} WHERE {}", child.table.select(), terms.join(" AND "));
-        child.rows(&sql, &[], |rowid, row| {
-            if let Some(values) = values(row, &child.columns) {
-                let item = || item(child.table, rowid, row);
-                found.entry(self.mark(&values)).or_insert_with(item);
+        let (select, what) = (child.select_also(&self.from), "look for references");
+        let sql = format!("{select} WHERE {}", terms.join(" AND "));
+        let mut select = of.sql.prepare(&sql).map_err(of.failed(what))?;
+        let mut rows = select.query([]).map_err(of.failed(what))?;
+        while let Some(next) = rows.next().map_err(of.failed(what))? {
+            let (rowid, row) = row(next, child).map_err(of.failed(what))?;
+            let behind = |number: usize| next.get_ref(child.columns.len() + 1 + number);
+            let values = (0..self.from.len()).map(|number| behind(number).map(value));
+            let values: rusqlite::Result<Vec<Value>> = values.collect();
+            let mark = self.mark(&values.map_err(of.failed(what))?);
+            found
+                .entry(mark)
+                .or_insert_with(|| item(child, rowid, &row));
+        }
+        Ok(found)
+    }
+
+    /// The rows of a version that refer to one of these, each with what it refers to. `parent` is a version that has them.
+    pub(super) fn referring(
+        &self,
+        child: &End<'_>,
+        parent: Option<&End<'_>>,
+        among: &HashSet<&[Value]>,
+        is: impl Fn(Option<i64>, &Row) -> bool,
+    ) -> Result<Vec<(Vec<Value>, Row)>> {
+        let mut all = HashMap::new();
+        if among.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.alike {
+            let among: Vec<&[Value]> = among.iter().copied().collect();
+            child.each_of(&among, |rowid, row| {
+                if is(rowid, row)
+                    && let Some(held) = values(row, &child.columns)
+                {
+                    let pair = (held.clone(), held);
+                    all.entry(pair).or_insert_with(|| row.clone());
+                }
+                Ok(false)
+            })?;
+            return Ok(all.into_iter().map(|((to, _), row)| (to, row)).collect());
+        }
+        let Some(parent) = parent else {
+            return Ok(Vec::new());
+        };
+        child.first(|rowid, row| {
+            if is(rowid, row)
+                && let Some(held) = values(row, &child.columns)
+            {
+                let to = |row: &Row| values(row, &parent.columns);
+                let known = |row: &Row| to(row).is_some_and(|to| among.contains(to.as_slice()));
+                let found = parent.find(&[&held], |_, row| known(row))?;
+                if let Some(to) = found.and_then(|(_, row)| to(&row)) {
+                    all.entry((to, held)).or_insert_with(|| row.clone());
+                }
             }
             Ok(false)
         })?;
-        Ok(found)
+        Ok(all.into_iter().map(|((to, _), row)| (to, row)).collect())
     }
 }
 
@@ -214,11 +350,11 @@ impl End<'_> {
         Ok(None)
     }
 
-    /// The first row with one of these values that is wanted.
-    pub(super) fn find(
+    /// Hands on the rows that have one of these values, until one is found.
+    fn each_of(
         &self,
         among: &[&[Value]],
-        is: impl Fn(Option<i64>, &Row) -> bool,
+        mut is: impl FnMut(Option<i64>, &Row) -> Result<bool>,
     ) -> Result<Option<(Option<i64>, Row)>> {
         for some in among.chunks(AT_ONCE) {
             let sql = match some.len() {
@@ -230,11 +366,12 @@ impl End<'_> {
                         .map(|one| quoted(&self.table.columns[*one]));
                     let names = names.collect::<Vec<_>>().join(", ");
                     let marks = format!("({})", vec!["?"; self.columns.len()].join(", "));
-                    let (select, marks) = (self.table.select(), vec![marks; count].join(", "));
+                    let (select, marks) =
+                        (self.table.select_also(&[]), vec![marks; count].join(", "));
                     format!("{select} WHERE ({names}) IN (VALUES {marks})")
                 }
             };
-            let found = self.rows(&sql, &some.concat(), |rowid, row| Ok(is(rowid, row)))?;
+            let found = self.rows(&sql, &some.concat(), &mut is)?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -242,23 +379,23 @@ impl End<'_> {
         Ok(None)
     }
 
-    /// Those of some values that a wanted row holds, each with such a row. Where there is no index, a look for one costs as much as
-    /// for many: they are looked for one by one only where there is something to find.
-    pub(super) fn held<'w>(
+    /// The first row with one of these values that is wanted.
+    pub(super) fn find(
         &self,
-        among: &[&'w [Value]],
+        among: &[&[Value]],
         is: impl Fn(Option<i64>, &Row) -> bool,
-    ) -> Result<Vec<(&'w [Value], Row)>> {
-        let mut all = Vec::new();
-        for some in among.chunks(AT_ONCE) {
-            if self.find(some, &is)?.is_none() {
-                continue;
-            }
-            for one in some {
-                let found = self.find(&[one], &is)?;
-                all.extend(found.map(|(_, row)| (*one, row)));
-            }
-        }
+    ) -> Result<Option<(Option<i64>, Row)>> {
+        self.each_of(among, |rowid, row| Ok(is(rowid, row)))
+    }
+
+    /// Those of some values that rows hold.
+    pub(super) fn held(&self, among: &HashSet<Vec<Value>>) -> Result<HashSet<Vec<Value>>> {
+        let wanted: Vec<&[Value]> = among.iter().map(Vec::as_slice).collect();
+        let mut all = HashSet::new();
+        self.each_of(&wanted, |_, row| {
+            all.extend(values(row, &self.columns));
+            Ok(false)
+        })?;
         Ok(all)
     }
 

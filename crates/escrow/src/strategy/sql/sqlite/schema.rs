@@ -68,6 +68,11 @@ impl Object {
     pub(super) fn is_table(&self) -> bool {
         self.kind == "table"
     }
+
+    /// Whether indexes or triggers may belong to it, which go with it.
+    pub(super) fn owns(&self) -> bool {
+        self.is_table() || self.kind == "view"
+    }
 }
 
 /// The objects of a database by kind and name, and its tables.
@@ -90,11 +95,21 @@ impl Table {
         names.join(", ")
     }
 
-    /// Every row, in the order of their numbers where there are any. The first value is the number, or NULL.
+    /// Every row, in the order of their numbers or of their key. The first value is the number, or NULL.
     pub(super) fn select_all(&self) -> String {
         match &self.rowid {
             Some(rowid) => format!("{} ORDER BY {rowid}", self.select()),
-            None => self.select(),
+            // Without it SQLite may follow any index that has all columns.
+            None => {
+                let name = |one: &usize| format!("{} COLLATE BINARY", quoted(&self.columns[*one]));
+                let key: Vec<String> = match &self.identity {
+                    Identity::Key(key) => key.iter().map(name).collect(),
+                    Identity::Rowid | Identity::Content => {
+                        (0..self.columns.len()).map(|one| name(&one)).collect()
+                    }
+                };
+                format!("{} ORDER BY {}", self.select(), key.join(", "))
+            }
         }
     }
 
@@ -105,13 +120,21 @@ impl Table {
         Some(format!("{select} WHERE {rowid} {between} ORDER BY {rowid}"))
     }
 
-    pub(super) fn select(&self) -> String {
+    fn select(&self) -> String {
+        self.select_also(&[])
+    }
+
+    /// Rows with more columns behind them, such as computed ones.
+    pub(super) fn select_also(&self, more: &[String]) -> String {
         let rowid = self.rowid.as_deref().unwrap_or("NULL");
         let column = |(number, name): (usize, &String)| match self.absent.contains(&number) {
             true => "NULL".to_owned(),
             false => quoted(name),
         };
-        let columns: Vec<String> = self.columns.iter().enumerate().map(column).collect();
+        let columns = self.columns.iter().enumerate().map(column);
+        let columns: Vec<String> = columns
+            .chain(more.iter().map(|name| quoted(name)))
+            .collect();
         let (columns, table) = (columns.join(", "), self.sql_name());
         format!("SELECT {rowid}, {columns} FROM {table}")
     }
@@ -242,7 +265,21 @@ impl Schema {
             let key = (object.kind.clone(), object.name.clone());
             schema.objects.insert(key, object);
         }
+        schema.name_owners();
         Ok(schema)
+    }
+
+    /// Names what indexes and triggers belong to as it calls itself: SQLite keeps the name that their SQL gives, in any case.
+    fn name_owners(&mut self) {
+        let owners = self.objects.values().filter(|one| one.owns());
+        let owners: BTreeMap<String, String> = owners
+            .map(|one| (one.name.to_ascii_lowercase(), one.name.clone()))
+            .collect();
+        for object in self.objects.values_mut() {
+            if let Some(owner) = owners.get(&object.table.to_ascii_lowercase()) {
+                object.table.clone_from(owner);
+            }
+        }
     }
 
     fn add_table(
@@ -290,7 +327,7 @@ impl Schema {
         sql.is_some_and(|sql| sql.contains("autoincrement"))
     }
 
-    /// The objects of a table, itself among them.
+    /// The objects of a table or view, itself among them.
     pub(super) fn of_table<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Object> {
         self.objects.values().filter(move |one| one.table == name)
     }

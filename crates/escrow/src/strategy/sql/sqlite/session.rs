@@ -1,7 +1,7 @@
 //! A session with a sandbox of a SQLite database.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::connect::{Database, Use, beside, is_beyond_use};
 use super::diff::Difference;
 use super::merge::{Merged, Versions, merge, moved};
+use super::plan::TableSwap;
 use super::schema::{KEPT, Schema, full_text_settings, setting};
 use super::{
     BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, content, copy_file, inside,
@@ -32,7 +33,20 @@ use crate::strategy::{
 pub(super) struct SqliteSession {
     sandbox: SqliteMetadata,
     /// What the last preview found.
-    found: RefCell<Option<Difference>>,
+    found: RefCell<Option<Found>>,
+}
+
+/// What a preview found in the sandbox, and the digests of what is brought over as a whole, by name.
+struct Found {
+    difference: Difference,
+    whole: HashMap<String, Option<String>>,
+}
+
+/// The digests of what a merge brings over as a whole.
+fn whole(merged: &Merged) -> HashMap<String, Option<String>> {
+    let all = merged.plan.whole.iter();
+    let digest = |swap: &TableSwap| swap.after.as_ref().map(|after| after.digest.clone());
+    all.map(|swap| (swap.name.clone(), digest(swap))).collect()
 }
 
 /// What is stored of a snapshot by the caller.
@@ -143,6 +157,81 @@ impl SqliteSession {
             }
         }
         Ok(notes)
+    }
+}
+
+impl SqliteSession {
+    /// Writes what a commit needs into its area.
+    fn stage(
+        &self,
+        request: &PrepareRequest<'_>,
+        area: &Path,
+        open: &Open,
+    ) -> Result<StagedCommit> {
+        let (found, seen) = match self.found.take() {
+            Some(found) => (found.difference, Some(found.whole)),
+            None => (Difference::between(&open.base, &open.work)?, None),
+        };
+        let released = request.preview.released(request.on_conflict);
+        let kept: HashSet<&ResourcePath> = released.changes.iter().map(|one| &one.path).collect();
+        let left_out: HashSet<ResourcePath> = found
+            .changes()
+            .into_iter()
+            .map(|one| one.path)
+            .filter(|path| !kept.contains(path))
+            .collect();
+        let merged = self.merge(open, &found, &left_out)?;
+        let shown: HashSet<&ResourcePath> = request
+            .preview
+            .conflicts
+            .iter()
+            .map(|one| &one.path)
+            .collect();
+        let is_new = |one: &&Conflict| !shown.contains(&one.path);
+        // What was not shown comes from another process, or from what is left out.
+        if let Some(new) = merged.conflicts.iter().find(is_new) {
+            return Err(StrategyError::Moved {
+                path: new.path.clone(),
+                what: new.what.clone(),
+            });
+        }
+        if let Some(Conflict { path, what, .. }) = merged.broken.first() {
+            let what = match left_out.is_empty() {
+                true => what.clone(),
+                false => {
+                    format!("{what}; what it needs may be among the changes that are left out")
+                }
+            };
+            let path = path.clone();
+            return Err(StrategyError::Contradicted { path, what });
+        }
+        for (name, digest) in whole(&merged) {
+            if seen
+                .as_ref()
+                .is_some_and(|seen| seen.get(&name) != Some(&digest))
+            {
+                return Err(StrategyError::Moved {
+                    path: table_item(&name),
+                    what: "it was changed in the sandbox after it was compared".to_owned(),
+                });
+            }
+        }
+        let schemas = (Schema::read(&open.original)?, Schema::read(&open.work)?);
+        super::wording::check("snapshot", &merged.plan, (&schemas.0, &schemas.1))?;
+        if merged.plan.stages_rows() {
+            let (dir, shared) = (Dir::open(area)?, super::reflinks(self.sandbox.reflinks));
+            for (from, name) in [(&open.work, plan::NEW), (&open.original, plan::OLD)] {
+                from.copy_to(&dir, name, &shared)?;
+            }
+        }
+        let original = self.sandbox.original.as_path();
+        Ok(StagedCommit {
+            intent: plan::write(original, area, merged.plan, &merged.rows)?,
+            digests: match request.digests {
+                true => version_digests(&released.changes),
+                false => VersionDigests::new(),
+            },
+        })
     }
 }
 
@@ -266,6 +355,7 @@ impl Sandbox for SqliteSession {
         let compare = || Difference::between(&open.base, &open.work);
         let found = open.work.transaction(false, compare)?;
         let merged = self.merge(&open, &found, &HashSet::new())?;
+        let whole = whole(&merged);
         let mut conflicts = merged.conflicts;
         conflicts.extend(merged.broken);
         if options.strict {
@@ -283,61 +373,17 @@ impl Sandbox for SqliteSession {
             notes: self.notes(&open)?,
             ..Preview::default()
         };
-        *self.found.borrow_mut() = Some(found);
+        let difference = found;
+        *self.found.borrow_mut() = Some(Found { difference, whole });
         Ok(preview)
     }
 
     fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         let area = tree::commit_area("snapshot", request.area)?;
         let open = self.open()?;
-        let found = match self.found.take() {
-            Some(found) => found,
-            None => {
-                let compare = || Difference::between(&open.base, &open.work);
-                open.work.transaction(false, compare)?
-            }
-        };
-        let released = request.preview.released(request.on_conflict);
-        let kept: HashSet<&ResourcePath> = released.changes.iter().map(|one| &one.path).collect();
-        let left_out: HashSet<ResourcePath> = found
-            .changes()
-            .into_iter()
-            .map(|one| one.path)
-            .filter(|path| !kept.contains(path))
-            .collect();
-        let merged = self.merge(&open, &found, &left_out)?;
-        let shown: HashSet<&ResourcePath> = request
-            .preview
-            .conflicts
-            .iter()
-            .map(|one| &one.path)
-            .collect();
-        let mut conflicts = merged.conflicts.iter().chain(&merged.broken);
-        if let Some(new) = conflicts.find(|one| !shown.contains(&one.path)) {
-            return Err(StrategyError::Moved {
-                path: new.path.clone(),
-                what: new.what.clone(),
-            });
-        }
-        if let Some(Conflict { path, what, .. }) = merged.broken.into_iter().next() {
-            return Err(StrategyError::Contradicted { path, what });
-        }
-        let schemas = (Schema::read(&open.original)?, Schema::read(&open.work)?);
-        super::wording::check("snapshot", &merged.plan, (&schemas.0, &schemas.1))?;
-        if !merged.plan.whole.is_empty() {
-            let (dir, shared) = (Dir::open(area)?, super::reflinks(self.sandbox.reflinks));
-            for (from, name) in [(&open.work, plan::NEW), (&open.original, plan::OLD)] {
-                from.copy_to(&dir, name, &shared)?;
-            }
-        }
-        let original = self.sandbox.original.as_path();
-        Ok(StagedCommit {
-            intent: plan::write(original, area, merged.plan, &merged.rows)?,
-            digests: match request.digests {
-                true => version_digests(&released.changes),
-                false => VersionDigests::new(),
-            },
-        })
+        // What is copied is what was compared.
+        open.work
+            .transaction(false, || self.stage(request, area, &open))
     }
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{ErrorCode, params_from_iter};
 
-use super::apply::{Direction, Holds, State, each_row, find, item};
+use super::apply::{Direction, Holds, State, each_row, find, is_loose, item};
 use super::connect::Database;
 use super::diff::table_digest;
 use super::plan::{OpenPlan, SettingSwap, TableSwap, WholeTable};
@@ -42,7 +42,8 @@ fn create(original: &Database, object: &Object) -> Result<()> {
         .map_err(refused(original, object.item(), &what))
 }
 
-/// Makes the other version of everything that holds the one that is looked for.
+/// Makes the other version of everything that holds the one that is looked for. Everything goes before anything comes: a name may pass
+/// from one to another.
 pub(super) fn make(
     plan: &OpenPlan,
     original: &Database,
@@ -56,25 +57,42 @@ pub(super) fn make(
         .filter(|(_, held)| **held == Holds::From)
         .map(|(swap, _)| direction.of(&swap.before, &swap.after))
         .collect();
-    for object in objects.iter().filter_map(|(from, _)| from.as_ref()) {
+    let whole = plan.plan.whole.iter().zip(&state.whole);
+    let whole: Vec<&TableSwap> = whole
+        .filter(|(_, held)| **held == Holds::From)
+        .map(|(swap, _)| swap)
+        .collect();
+    let gone = objects.iter().filter_map(|(from, _)| from.as_ref());
+    for object in in_order(gone).into_iter().rev() {
         drop_object(original, object)?;
         done.add(&object.item());
     }
-    let whole = plan.plan.whole.iter().zip(&state.whole);
-    for (swap, held) in whole {
-        if *held == Holds::From {
-            swap_table(plan, original, swap, direction)?;
-            let (_, to) = direction.of(&swap.before, &swap.after);
-            let counter = to.as_ref().and_then(|table| table.counter);
-            ahead(&mut counted, &swap.name, counter);
-            done.add(&table_item(&swap.name));
+    for swap in &whole {
+        let (from, _) = direction.of(&swap.before, &swap.after);
+        let owner = from.as_ref().and_then(WholeTable::owner);
+        owner.map_or(Ok(()), |owner| drop_object(original, owner))?;
+        done.add(&table_item(&swap.name));
+    }
+    // What is of a whole table, and by itself too, comes once.
+    let mut comes: BTreeMap<(&str, &str), &Object> = BTreeMap::new();
+    for swap in &whole {
+        if let (_, Some(to)) = direction.of(&swap.before, &swap.after) {
+            fill(original, to)?;
+            ahead(&mut counted, &swap.name, to.counter);
+            let rest = to.objects.iter().filter(|one| !one.is_table());
+            comes.extend(rest.map(|one| ((one.kind.as_str(), one.name.as_str()), one)));
         }
     }
     swap_rows(plan, original, state, direction, &mut done)?;
-    let created = objects.iter().filter_map(|(_, to)| to.as_ref());
-    for object in in_order(created) {
-        create(original, object)?;
+    for object in objects.iter().filter_map(|(_, to)| to.as_ref()) {
+        comes.insert((&object.kind, &object.name), object);
         done.add(&object.item());
+    }
+    for object in in_order(comes.into_values()) {
+        create(original, object)?;
+    }
+    for swap in &whole {
+        check_made(plan, original, swap, direction)?;
     }
     for (swap, held) in plan.plan.settings.iter().zip(&state.settings) {
         if *held == Holds::From {
@@ -119,40 +137,38 @@ fn drop_object(original: &Database, object: &Object) -> Result<()> {
     original.run(&format!("drop {}", object.name), &sql)
 }
 
-fn swap_table(
+/// Makes a table with the rows that were staged.
+fn fill(original: &Database, to: &WholeTable) -> Result<()> {
+    for object in to.objects.iter().filter(|one| one.is_table()) {
+        create(original, object)?;
+    }
+    let Some(table) = &to.table else {
+        return Ok(());
+    };
+    let (name, columns) = (table.sql_name(), table.column_list());
+    let columns = match table.numbers() {
+        Some(rowid) => format!("{rowid}, {columns}"),
+        None => columns,
+    };
+    let sql =
+        format!("INSERT OR ABORT INTO main.{name} ({columns}) SELECT {columns} FROM staged.{name}");
+    let filled = original.sql.execute(&sql, []);
+    let what = format!("fill {}", table.name);
+    filled
+        .map(drop)
+        .map_err(refused(original, table_item(&table.name), &what))
+}
+
+/// What was staged is only now read, so it is only now that it can be told from something else in its place.
+fn check_made(
     plan: &OpenPlan,
     original: &Database,
     swap: &TableSwap,
     direction: Direction,
 ) -> Result<()> {
-    let (from, to) = direction.of(&swap.before, &swap.after);
-    if let Some(from) = from {
-        let table = from.objects.iter().find(|one| one.is_table());
-        table.map_or(Ok(()), |table| drop_object(original, table))?;
-    }
-    let Some(to) = to else {
-        return Ok(());
-    };
-    let WholeTable { table, objects, .. } = to;
-    for object in in_order(objects.iter()) {
-        create(original, object)?;
-        if object.is_table() {
-            let (name, columns) = (table.sql_name(), table.column_list());
-            let columns = match table.numbers() {
-                Some(rowid) => format!("{rowid}, {columns}"),
-                None => columns,
-            };
-            let sql = format!(
-                "INSERT OR ABORT INTO main.{name} ({columns}) SELECT {columns} FROM staged.{name}"
-            );
-            let filled = original.sql.execute(&sql, []);
-            let what = format!("fill {}", table.name);
-            filled.map_err(refused(original, table_item(&table.name), &what))?;
-        }
-    }
-    // What was staged is only now read, so it is only now that it can be told from something else in its place.
+    let (_, to) = direction.of(&swap.before, &swap.after);
     let made = table_digest(original, &Schema::read(original)?, &swap.name)?;
-    match made.as_ref() == Some(&to.digest) {
+    match made == to.as_ref().map(|to| to.digest.clone()) {
         true => Ok(()),
         false => Err(StrategyError::Altered {
             path: Location::from(plan.version(direction.version())),
@@ -173,8 +189,13 @@ fn swap_rows(
     let reshaped = &state.reshaped;
     each_row(plan, original, reshaped, |number, swap, table, lookup| {
         if wanted(number) {
-            let (rowid, now) = find(lookup, table, swap)?;
-            if let Some(now) = now {
+            let (from, _) = direction.of(&swap.before, &swap.after);
+            let (rowid, now) = match state.elsewhere.get(&number) {
+                Some(rowid) => (Some(*rowid), lookup.number(*rowid)?.map(|(_, row)| row)),
+                None => find(lookup, table, swap)?,
+            };
+            // Where nothing was, another row may have the number now.
+            if let Some(now) = now.filter(|_| from.is_some()) {
                 remove(original, table, rowid, &now)?;
             }
             done.add(&item(table, swap));
@@ -195,9 +216,7 @@ fn swap_rows(
     })?;
     each_row(plan, original, reshaped, |number, swap, table, lookup| {
         let (_, to) = direction.of(&swap.before, &swap.after);
-        let keyed = to
-            .as_ref()
-            .is_none_or(|row| table.key(swap.rowid, row).is_some());
+        let keyed = !is_loose(table, swap);
         match wanted(number) && keyed && find(lookup, table, swap)?.1 != *to {
             true => Err(StrategyError::Database {
                 at: original.at().clone(),
@@ -209,7 +228,12 @@ fn swap_rows(
     })
 }
 
-fn remove(original: &Database, table: &Table, rowid: Option<i64>, row: &Row) -> Result<()> {
+pub(super) fn remove(
+    original: &Database,
+    table: &Table,
+    rowid: Option<i64>,
+    row: &Row,
+) -> Result<()> {
     let (name, what) = (table.sql_name(), "delete a row");
     let done = match (&table.rowid, rowid, &table.identity) {
         (Some(column), Some(rowid), _) => {

@@ -23,7 +23,7 @@ use crate::strategy::holder::{self, CONTROL};
 use crate::strategy::sql::sqlite::connect::{Database, Use};
 use crate::strategy::sql::sqlite::diff::Difference;
 use crate::strategy::sql::sqlite::merge::{Merged, Versions, merge};
-use crate::strategy::sql::sqlite::plan::{self, BEGUN, OpenPlan};
+use crate::strategy::sql::sqlite::plan::{self, BEGUN, DONE, OpenPlan};
 use crate::strategy::sql::sqlite::schema::Schema;
 use crate::strategy::sql::sqlite::{apply, content, wording};
 use crate::strategy::{Intent, Preview, QueryResult, RollbackReport, unsupported};
@@ -278,7 +278,7 @@ impl Held {
             wording::check(NAME, &merged.plan, (&schemas.0, &schemas.1))?;
             let whole = &merged.plan.whole;
             let new = whole.iter().filter_map(|swap| swap.after.as_ref());
-            if whole.is_empty() {
+            if !merged.plan.stages_rows() {
                 return Ok(());
             }
             apply::stage_tables(&self.database, &area.as_path().join(plan::NEW), new)?;
@@ -340,6 +340,7 @@ impl Held {
         match done {
             Ok(()) => {
                 self.ended = "it was committed".to_owned();
+                plan.mark(DONE)?;
                 Ok(Answer::Done)
             }
             // Such as while another process reads: it can be tried again.

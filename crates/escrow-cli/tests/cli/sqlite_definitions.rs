@@ -1,0 +1,238 @@
+//! Definitions that a commit or an undo has to bring over together: what belongs to a table or a view, and names that pass from one to
+//! another.
+
+use crate::sqlite::{conflicts, dump, inner, planned, sql, talk};
+use crate::*;
+
+/// Released, the original holds what the sandbox held; undone, what it held before.
+#[track_caller]
+fn there_and_back(base: &str, inside: &str) {
+    let (_world, cli, at) = planned(base);
+    let before = dump(&at);
+    sql(&inner(&cli), inside);
+    let wanted = dump(&inner(&cli));
+    let done = cli.run("commit try");
+    assert_eq!(done.status, 0, "{inside}: {}", talk(&done));
+    assert_eq!(sorted(&dump(&at)), sorted(&wanted), "{inside}");
+    let done = cli.run("undo try");
+    assert_eq!(done.status, 0, "{inside}: {}", talk(&done));
+    assert_eq!(sorted(&dump(&at)), sorted(&before), "{inside}");
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+const TABLE: &str = "CREATE TABLE t (id INTEGER PRIMARY KEY, x); INSERT INTO t VALUES (1, 2);";
+
+// rule C1, Q2
+#[test]
+fn a_name_passes_from_a_table_to_a_view_and_back() {
+    for (base, inside) in [
+        (
+            TABLE.to_owned(),
+            "ALTER TABLE t RENAME TO u; CREATE VIEW t AS SELECT * FROM u",
+        ),
+        (
+            format!("{TABLE} CREATE VIEW v AS SELECT * FROM t"),
+            "DROP VIEW v; CREATE TABLE v (a); INSERT INTO v VALUES ('row')",
+        ),
+        (
+            format!("{TABLE} CREATE TRIGGER g AFTER INSERT ON t BEGIN SELECT 1; END"),
+            "ALTER TABLE t RENAME TO u; DROP TRIGGER g; CREATE VIEW t AS SELECT * FROM u;
+             CREATE TRIGGER g INSTEAD OF INSERT ON t BEGIN SELECT 2; END",
+        ),
+    ] {
+        there_and_back(&base, inside);
+    }
+    // A full-text table that keeps its own text becomes one that takes it from another table.
+    let (_world, cli, at) = planned(
+        "CREATE TABLE d (id INTEGER PRIMARY KEY, t); INSERT INTO d VALUES (1, 'hello');
+         CREATE VIRTUAL TABLE f USING fts5(t); INSERT INTO f (rowid, t) SELECT * FROM d",
+    );
+    sql(
+        &inner(&cli),
+        "DROP TABLE f; CREATE VIRTUAL TABLE f USING fts5(t, content='d', content_rowid='id'); INSERT INTO f(f) VALUES ('rebuild')",
+    );
+    let found = "SELECT rowid FROM f WHERE f MATCH 'hello'";
+    cli.ok("commit try");
+    assert_eq!(sql(&at, found), "1");
+    cli.ok("undo try");
+    assert_eq!(sql(&at, found), "1");
+}
+
+// rule C1, Q2
+#[test]
+fn indexes_and_triggers_pass_from_one_table_to_another() {
+    let index = "CREATE INDEX i ON t (x);";
+    let trigger = "CREATE TRIGGER g AFTER INSERT ON t BEGIN SELECT 1; END;";
+    for (base, inside) in [
+        (format!("{TABLE} {index} {trigger}"), "ALTER TABLE t RENAME TO a"),
+        (format!("{TABLE} {index} {trigger}"), "ALTER TABLE t RENAME TO z"),
+        (TABLE.to_owned(), "ALTER TABLE t RENAME TO p; ALTER TABLE p RENAME TO T"),
+        (
+            format!("{TABLE} {index} CREATE TABLE a (x)"),
+            "DROP INDEX i; ALTER TABLE a ADD COLUMN y; CREATE INDEX i ON a (y)",
+        ),
+        (
+            format!("{TABLE} {index} CREATE TABLE a (x)"),
+            "ALTER TABLE t ADD COLUMN y; DROP INDEX i; CREATE INDEX i ON a (x)",
+        ),
+        (
+            format!("{TABLE} {index} CREATE TABLE a (x)"),
+            "DROP TABLE t; CREATE INDEX i ON a (x)",
+        ),
+        // Each of these indexes has all columns.
+        (
+            "CREATE TABLE w (a TEXT PRIMARY KEY, b, c) WITHOUT ROWID; CREATE INDEX i2 ON w (b, c); CREATE INDEX i1 ON w (c, b);
+             INSERT INTO w VALUES ('1', 'z', 'k'), ('2', 'y', 'l'), ('3', 'x', 'j')"
+                .to_owned(),
+            "ALTER TABLE w RENAME COLUMN c TO d",
+        ),
+        (
+            "CREATE TABLE w (a TEXT COLLATE NOCASE, b, PRIMARY KEY (a COLLATE BINARY)) WITHOUT ROWID; CREATE INDEX i ON w (b, a);
+             INSERT INTO w VALUES ('b', 1), ('B', 3), ('a', 2)"
+                .to_owned(),
+            "DROP TABLE w",
+        ),
+    ] {
+        there_and_back(&base, inside);
+    }
+}
+
+/// What belongs to a view goes and comes with it, and is the original's where the sandbox did not change it.
+// rule C1, C15, Q2
+#[test]
+fn triggers_of_views_and_of_tables_in_other_letters_are_kept() {
+    let view = format!(
+        "{TABLE} CREATE VIEW v AS SELECT x AS k FROM t; CREATE TRIGGER g INSTEAD OF DELETE ON V BEGIN DELETE FROM t; END;
+         CREATE TRIGGER audit AFTER INSERT ON T BEGIN SELECT 1; END"
+    );
+    there_and_back(&view, "ALTER TABLE t RENAME COLUMN x TO y");
+    there_and_back(&view, "DROP VIEW v");
+    there_and_back(&view, "ALTER TABLE t ADD COLUMN y");
+    // Another client's are no less there.
+    for (base, inside, outside, item) in [
+        (
+            format!("{TABLE} CREATE VIEW v AS SELECT x FROM t"),
+            "DROP VIEW v; CREATE VIEW v AS SELECT x, id FROM t",
+            "CREATE TRIGGER theirs INSTEAD OF DELETE ON v BEGIN SELECT 1; END",
+            "v",
+        ),
+        (
+            TABLE.to_owned(),
+            "ALTER TABLE t ADD COLUMN y",
+            "CREATE TRIGGER theirs AFTER INSERT ON T BEGIN SELECT 1; END",
+            "t",
+        ),
+    ] {
+        let (_world, cli, at) = planned(&base);
+        sql(&inner(&cli), inside);
+        sql(&at, outside);
+        let before = dump(&at);
+        let found = conflicts(&cli);
+        assert_eq!(found[0].0, item, "{found:?}");
+        assert_eq!(dump(&at), before);
+    }
+    // Also one that came after the commit.
+    let (_world, cli, at) = planned(TABLE);
+    sql(&inner(&cli), "CREATE VIEW v AS SELECT x FROM t");
+    cli.ok("commit try");
+    sql(
+        &at,
+        "CREATE TRIGGER theirs INSTEAD OF DELETE ON v BEGIN SELECT 1; END",
+    );
+    let before = dump(&at);
+    let refused = cli.run("undo try");
+    assert_eq!(refused.status, 4, "{}", talk(&refused));
+    assert_eq!(dump(&at), before);
+}
+
+/// A member that is taken back because another one failed is taken back wholly.
+// rule C1, C4
+#[test]
+fn a_renamed_table_is_taken_back_when_another_database_fails() {
+    let (world, cli, at) = crate::sqlite::unplanned(&format!("{TABLE} CREATE INDEX i ON t (x)"));
+    let other = world.at("data/z.db");
+    let unique = "CREATE TABLE u (id INTEGER PRIMARY KEY, s, v); CREATE UNIQUE INDEX one ON u (v) WHERE s = 1";
+    sql(&other, unique);
+    cli.ok("plan create try --resource data/app.db --resource data/z.db");
+    let before = dump(&at);
+    sql(&inner(&cli), "ALTER TABLE t RENAME TO a");
+    let inside = cli.ok("path try z.db");
+    sql(Path::new(inside.trim()), "INSERT INTO u VALUES (1, 1, 'k')");
+    sql(&other, "INSERT INTO u VALUES (2, 1, 'k')");
+    let refused = cli.run("commit try");
+    assert_eq!(refused.status, 4, "{}", talk(&refused));
+    assert_eq!(dump(&at), before);
+    sql(&other, "DELETE FROM u");
+    cli.ok("commit try");
+    assert_eq!(
+        sql(&at, "SELECT tbl_name FROM sqlite_schema WHERE name = 'i'"),
+        "a"
+    );
+}
+
+/// Rows without a key are found again, also under other numbers.
+// rule C13, Q4
+#[test]
+fn an_undo_finds_rows_without_a_key_wherever_they_are() {
+    let base = "CREATE TABLE l (x); INSERT INTO l VALUES (1), (2), (3); DELETE FROM l WHERE x = 1;
+                CREATE TABLE n (k TEXT PRIMARY KEY, x); INSERT INTO n VALUES (NULL, 'a'), ('b', 'b'), (NULL, 'c'); DELETE FROM n WHERE k = 'b'";
+    let (_world, cli, at) = planned(base);
+    sql(
+        &inner(&cli),
+        "INSERT INTO l VALUES ('ours'), ('ours'), (2); INSERT INTO n VALUES (NULL, 'ours'), (NULL, 'a')",
+    );
+    cli.ok("commit try");
+    sql(&at, "VACUUM");
+    cli.ok("undo try");
+    let rows = "SELECT group_concat(x) FROM (SELECT x FROM l ORDER BY x); SELECT group_concat(x) FROM (SELECT x FROM n ORDER BY x)";
+    assert_eq!(sql(&at, rows), "2,3\na,c");
+    // Its number is another row's now.
+    let (_world, cli, at) = planned(base);
+    sql(&inner(&cli), "DELETE FROM l WHERE x = 3");
+    cli.ok("commit try");
+    sql(&at, "INSERT INTO l VALUES ('theirs')");
+    cli.ok("undo try");
+    assert_eq!(sql(&at, rows), "2,3,theirs\na,c");
+}
+
+// rule F8, Q2
+#[test]
+fn rows_that_are_written_as_they_were_read_take_nothing_else_along() {
+    let (_world, cli, at) = planned(
+        "CREATE TABLE p (id INTEGER PRIMARY KEY, n); INSERT INTO p VALUES (1, 'a'), (2, 'b'), (3, 'c');
+         CREATE TABLE c (id INTEGER PRIMARY KEY, p INTEGER REFERENCES p ON DELETE CASCADE); INSERT INTO c VALUES (1, 1), (3, 3);
+         CREATE TABLE k (a, b, PRIMARY KEY (a, b)) WITHOUT ROWID; INSERT INTO k VALUES (1, 'x')",
+    );
+    for table in ["p", "k"] {
+        let rows = cli.ok(format!("read try app.db {table}"));
+        cli.clone()
+            .stdin(&rows)
+            .ok(format!("write try app.db {table}"));
+    }
+    assert_eq!(cli.ok("diff try --name-only"), "");
+    let rows =
+        "{\"id\": 1, \"n\": \"z\"}\n{\"id\": 2, \"n\": \"b\"}\n{\"id\": 9, \"n\": \"new\"}\n";
+    cli.clone().stdin(rows).ok("write try app.db p");
+    assert_eq!(cli.ok("diff try --name-only"), "c/3\np/1\np/3\np/9\n");
+    let twice = "{\"id\": 1, \"n\": \"z\"}\n{\"id\": 1, \"n\": \"b\"}\n";
+    let refused = cli.clone().stdin(twice).run("write try app.db p");
+    assert_ne!(refused.status, 0);
+    assert!(
+        talk(&refused).contains("the same key"),
+        "{}",
+        talk(&refused)
+    );
+    cli.ok("commit try");
+    assert_eq!(
+        sql(
+            &at,
+            "SELECT group_concat(id) FROM p; SELECT group_concat(id) FROM c"
+        ),
+        "1,2,9\n1"
+    );
+}
