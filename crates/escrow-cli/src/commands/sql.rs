@@ -30,6 +30,12 @@ impl SqlArgs {
         let Some(statement) = rest[0].to_str() else {
             return Err(Failure::usage("the statement is not UTF-8"));
         };
+        if statement
+            .trim_matches(|c: char| c == ';' || c.is_whitespace())
+            .is_empty()
+        {
+            return Err(Failure::usage("the statement is empty"));
+        }
         let found = context.manager.query(&plan, &resource, statement)?;
         if ui.is_json() || !ui.is_terminal() {
             let columns = told_apart(&found.columns);

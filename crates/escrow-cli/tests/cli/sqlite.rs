@@ -86,6 +86,13 @@ pub(crate) fn dump(at: &Path) -> String {
     format!("{}\n{}", sql(at, ".dump"), sql(at, settings))
 }
 
+/// The lines of a dump, in an order that does not depend on when a thing was made.
+pub(crate) fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
 pub(crate) fn conflicts(cli: &Cli) -> Vec<(String, String)> {
     let found = cli.run("commit try --json");
     assert_eq!(found.status, 4, "{}", talk(&found));

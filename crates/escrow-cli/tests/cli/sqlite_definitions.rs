@@ -1,7 +1,7 @@
 //! Definitions that a commit or an undo has to bring over together: what belongs to a table or a view, and names that pass from one to
 //! another.
 
-use crate::sqlite::{conflicts, dump, inner, planned, sql, talk};
+use crate::sqlite::{conflicts, dump, inner, planned, sorted, sql, talk};
 use crate::*;
 
 /// Released, the original holds what the sandbox held; undone, what it held before.
@@ -17,12 +17,6 @@ fn there_and_back(base: &str, inside: &str) {
     let done = cli.run("undo try");
     assert_eq!(done.status, 0, "{inside}: {}", talk(&done));
     assert_eq!(sorted(&dump(&at)), sorted(&before), "{inside}");
-}
-
-fn sorted(text: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = text.lines().collect();
-    lines.sort_unstable();
-    lines
 }
 
 const TABLE: &str = "CREATE TABLE t (id INTEGER PRIMARY KEY, x); INSERT INTO t VALUES (1, 2);";
@@ -220,6 +214,8 @@ fn rows_that_are_written_as_they_were_read_take_nothing_else_along() {
     cli.clone().stdin(rows).ok("write try app.db p");
     assert_eq!(cli.ok("diff try --name-only"), "c/3\np/1\np/3\np/9\n");
     let twice = "{\"id\": 1, \"n\": \"z\"}\n{\"id\": 1, \"n\": \"b\"}\n";
+    let empty = cli.run(["sql", "try", "app.db", " ; "]);
+    assert_eq!(empty.status, 2, "{}", talk(&empty));
     let refused = cli.clone().stdin(twice).run("write try app.db p");
     assert_ne!(refused.status, 0);
     assert!(

@@ -1,7 +1,7 @@
 //! What a commit or an undo would break in the original as it is now: rows that refer to nothing, and constraints of SQLite. All of it is a
 //! conflict, and nothing is changed.
 
-use crate::sqlite::{Waiting, conflicts, dump, inner, planned, sql, talk, unplanned};
+use crate::sqlite::{Waiting, conflicts, dump, inner, planned, sorted, sql, talk, unplanned};
 use crate::*;
 
 const PARENTS: &str =
@@ -263,12 +263,6 @@ fn references_that_led_nowhere_before_are_released_and_undone() {
         sql(&at, "DELETE FROM o");
         assert_eq!(sorted(&dump(&at)), sorted(&before), "{inside}");
     }
-}
-
-fn sorted(text: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = text.lines().collect();
-    lines.sort_unstable();
-    lines
 }
 
 /// A plan with a directory and a database, committed: the database, and a file that became "new".
