@@ -51,6 +51,16 @@ fn an_altered_table_does_not_refer_to_a_row_that_the_original_deleted() {
     sql(&at, "DELETE FROM p WHERE id = 2");
     let what = "its row c/1 refers to a row of p that the original deleted";
     refused(&cli, &at, &[("c", what)]);
+    // The reference itself is new.
+    let (_world, cli, at) = planned(&format!(
+        "{PARENTS} CREATE TABLE c (id INTEGER PRIMARY KEY)"
+    ));
+    sql(
+        &inner(&cli),
+        "ALTER TABLE c ADD COLUMN p INTEGER REFERENCES p(id); INSERT INTO c VALUES (1, 2)",
+    );
+    sql(&at, "DELETE FROM p WHERE id = 2");
+    refused(&cli, &at, &[("c", what)]);
 }
 
 // rule Q2

@@ -219,11 +219,9 @@ impl Leading<'_> {
                 self.marks.extend(known.into_keys());
             }
         }
-        let is_new = |name: &String| original.1.tables.contains_key(name);
-        let side = if is_new(&reference.child) {
-            original
-        } else {
-            work
+        let side = match plan.is_whole(&reference.child) {
+            true => work,
+            false => original,
         };
         match (reference.has_ends(side.0, side.1), whole) {
             (false, _) => Ok(()),

@@ -83,6 +83,11 @@ pub(super) struct End<'a> {
     pub(super) columns: Vec<usize>,
 }
 
+fn has_all(all: &[String], wanted: &[String]) -> bool {
+    let has = |name: &String| all.iter().any(|one| one.eq_ignore_ascii_case(name));
+    wanted.iter().all(has)
+}
+
 /// The item of a row that a table holds.
 pub(super) fn item(table: &Table, rowid: Option<i64>, row: &Row) -> ResourcePath {
     let key = table.key(rowid, row);
@@ -199,9 +204,8 @@ impl Reference {
             let name = |one: usize| table.columns[one].clone();
             return Ok(key.map(|key| key.into_iter().map(name).collect()));
         }
-        let all = column_names(of, &table.name)?;
-        let has = |name: &String| all.iter().any(|one| one.eq_ignore_ascii_case(name));
-        Ok(self.to.iter().all(has).then(|| self.to.clone()))
+        let has = has_all(&column_names(of, &table.name)?, &self.to);
+        Ok(has.then(|| self.to.clone()))
     }
 
     /// The end that refers, in a version.
@@ -252,6 +256,10 @@ impl Reference {
         let Some(child) = schema.tables.get(&self.child) else {
             return Ok(found);
         };
+        // Another version may not have the columns yet, or any more.
+        if !has_all(&column_names(of, &child.name)?, &self.from) {
+            return Ok(found);
+        }
         let own = |name: &String| format!("{}.{}", child.sql_name(), quoted(name));
         let set = self.from.iter();
         let set = set.map(|one| format!("{} IS NOT NULL", own(one)));
