@@ -174,7 +174,7 @@ impl Failure {
             (self.hints, self.details, self.lines) = (Vec::new(), json!({}), Vec::new());
         }
         if ui.is_json() {
-            ui.document(&self.document());
+            ui.document(self.document());
         } else {
             for line in &self.lines {
                 ui.line(line);
@@ -384,7 +384,7 @@ pub(crate) fn usage(refused: &clap::Error, as_json: bool) -> ExitCode {
     if as_json {
         let text = refused.render().to_string();
         let message = text.trim().trim_start_matches("error: ");
-        ui.document(&document(Kind::Usage, message, &[], json!({})));
+        ui.document(document(Kind::Usage, message, &[], json!({})));
         ui.close();
     } else {
         ui.refusal(refused);

@@ -8,7 +8,7 @@
 )]
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::io::{BufWriter, ErrorKind, IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -122,8 +122,8 @@ impl Ui {
     }
 
     /// One JSON document on stdout; it is written by [`Ui::close`].
-    pub(crate) fn document(&self, value: &serde_json::Value) {
-        let before = self.pending.replace(Some(value.clone()));
+    pub(crate) fn document(&self, value: serde_json::Value) {
+        let before = self.pending.replace(Some(value));
         if let Some(before) = before {
             self.write_document(&before);
         }
@@ -135,8 +135,13 @@ impl Ui {
     }
 
     fn write_document(&self, value: &serde_json::Value) {
-        let text = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
-        self.bytes(format!("{text}\n").as_bytes());
+        let mut out = BufWriter::new(ClosablePipe(std::io::stdout()));
+        let written = serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from);
+        self.finish(
+            written
+                .and_then(|()| out.write_all(b"\n"))
+                .and_then(|()| out.flush()),
+        );
     }
 
     /// Something that happened beside what was asked for: a warning, or `notices` of the document.

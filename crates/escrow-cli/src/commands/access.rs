@@ -51,7 +51,7 @@ impl AccessCheckArgs {
         let manager = &context.manager;
         let decision = manager.check_access(manager.principal(), &self.action, &self.scope)?;
         if ui.is_json() {
-            ui.document(&serde_json::json!(decision));
+            ui.document(serde_json::json!(decision));
         } else {
             let word = match decision.permitted {
                 true => paint(Tone::Good, "permitted"),

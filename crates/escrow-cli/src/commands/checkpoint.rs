@@ -128,7 +128,7 @@ impl CheckpointCreateArgs {
         let taken = context.manager.create_checkpoint(&plan, label, &progress)?;
         drop(progress);
         if ui.is_json() {
-            ui.document(&document(context, &taken)?);
+            ui.document(document(context, &taken)?);
             return Ok(());
         }
         ui.news(&format!("kept {}", name(&taken)));
@@ -147,7 +147,7 @@ impl CheckpointListArgs {
         if ui.is_json() {
             let all = all.iter().map(|one| document(context, one));
             let all: Vec<Value> = all.collect::<Result<_, _>>()?;
-            ui.document(&json!({"plan": plan.name, "checkpoints": all}));
+            ui.document(json!({"plan": plan.name, "checkpoints": all}));
             return Ok(());
         }
         if all.is_empty() {
@@ -178,7 +178,7 @@ impl CheckpointNameArgs {
                     json!({"resource": one.view.resource.name, "changes": changes})
                 })
                 .collect();
-            ui.document(&shown);
+            ui.document(shown);
             return Ok(());
         }
         ui.line(&format!(
@@ -203,7 +203,7 @@ impl CheckpointNameArgs {
         let (plan, checkpoint) = typed(context, &self.words, ui)?;
         context.manager.delete_checkpoint(&plan, &checkpoint)?;
         match ui.is_json() {
-            true => ui.document(&json!({"success": true, "checkpoint_id": checkpoint.id})),
+            true => ui.document(json!({"success": true, "checkpoint_id": checkpoint.id})),
             false => ui.news(&format!("deleted {}", name(&checkpoint))),
         }
         Ok(())

@@ -46,7 +46,7 @@ impl CleanupArgs {
                 .map(|one| json!({"resource": one.resource, "area": show::location(&one.area)}))
                 .collect();
             ui.document(
-                &json!({"plan": plan.name, "state": "cleaned_up", "removed": removed,
+                json!({"plan": plan.name, "state": "cleaned_up", "removed": removed,
                 "unreleased": unreleased}),
             );
             return Ok(());

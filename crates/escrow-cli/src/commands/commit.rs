@@ -174,7 +174,7 @@ impl CommitArgs {
             document["message"] = json!(self.message);
             document["left"] = reasons(&released.left);
             document["log_head"] = json!(log_head);
-            ui.document(&document);
+            ui.document(document);
             return Ok(());
         }
         show_report(&released.preview, terms, ui, true);
@@ -230,7 +230,7 @@ fn show_preview(
     if ui.is_json() {
         let mut document = document(plan, preview, false);
         document["dry_run"] = json!(true);
-        ui.document(&document);
+        ui.document(document);
     } else {
         show_report(preview, terms, ui, false);
         if let Some(digest) = preview.digest.as_ref().and_then(PlanDigest::text) {

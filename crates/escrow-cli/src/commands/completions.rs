@@ -38,7 +38,7 @@ impl CompletionsArgs {
         written.map_err(|error| Failure::failed(format!("cannot make the script: {error}")))?;
         if ui.is_json() {
             let script = String::from_utf8_lossy(&script);
-            ui.document(&json!({"shell": name, "script": script}));
+            ui.document(json!({"shell": name, "script": script}));
             return Ok(());
         }
         ui.bytes(&script);

@@ -170,7 +170,7 @@ impl DiffArgs {
                 }
                 resources.push(document);
             }
-            ui.document(&json!({"plan": plan.name, "digest": digest, "resources": resources}));
+            ui.document(json!({"plan": plan.name, "digest": digest, "resources": resources}));
             return Ok(());
         }
         ui.page();
@@ -267,7 +267,7 @@ fn scratch(context: &Context, plan: &escrow::Plan, ui: &Ui) -> Result<(), Failur
     };
     if ui.is_json() {
         let changes: Vec<Value> = diff.changes.iter().map(show::change).collect();
-        ui.document(&json!({"plan": plan.name, "scratch": changes}));
+        ui.document(json!({"plan": plan.name, "scratch": changes}));
         return Ok(());
     }
     if diff.is_empty() {

@@ -49,7 +49,7 @@ impl DoctorArgs {
                     })
                 })
                 .collect();
-            ui.document(&json!({
+            ui.document(json!({
                 "at": show::location(&doctor.at),
                 "area": show::location(&doctor.area),
                 "area_reason": doctor.area_reason,

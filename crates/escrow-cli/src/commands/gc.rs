@@ -54,7 +54,7 @@ impl GcArgs {
         if self.orphans && self.remove.is_empty() {
             let orphans = context.manager.unrecorded()?;
             match ui.is_json() {
-                true => ui.document(&json!({"orphans": orphan_documents(&orphans)})),
+                true => ui.document(json!({"orphans": orphan_documents(&orphans)})),
                 false => show_orphans(&orphans, ui),
             }
             return Ok(());
@@ -71,7 +71,7 @@ impl GcArgs {
             false => context.manager.collect_garbage(&request)?,
         };
         match ui.is_json() {
-            true => ui.document(&document(&collected, self.dry_run)),
+            true => ui.document(document(&collected, self.dry_run)),
             false => show_report(&collected, self.dry_run, ui),
         }
         match collected.failed.is_empty() {

@@ -32,7 +32,7 @@ impl InitArgs {
         }
         if ui.is_json() {
             let resource = json!({"name": begun.name, "type": begun.kind, "at": begun.at});
-            ui.document(&json!({"file": FILE_NAME, "resources": [resource]}));
+            ui.document(json!({"file": FILE_NAME, "resources": [resource]}));
             return Ok(());
         }
         let name = paint(Tone::Strong, &begun.name);

@@ -184,7 +184,7 @@ fn verify(context: &Context, expected: Option<&(u64, String)>, ui: &Ui) -> Resul
         let fault = check.fault.as_ref().map(|fault| {
             json!({"entry": fault.entry, "operation_id": fault.operation, "what": fault.what})
         });
-        ui.document(&json!({
+        ui.document(json!({
             "valid": fault.is_none(),
             "entries": check.entries,
             "head": check.head,

@@ -36,7 +36,7 @@ impl ManArgs {
             .map_err(|error| Failure::failed(format!("cannot make the page: {error}")))?;
         let text = String::from_utf8_lossy(&page);
         match ui.is_json() {
-            true => ui.document(&json!({"name": name, "page": text})),
+            true => ui.document(json!({"name": name, "page": text})),
             false => ui.bytes(&page),
         }
         Ok(())

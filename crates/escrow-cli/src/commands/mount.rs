@@ -120,7 +120,7 @@ pub(super) fn end(
         }
     }
     if ui.is_json() {
-        ui.document(&json!({
+        ui.document(json!({
             "plan": plan.name,
             "plan_id": plan.id,
             "exit_status": status,

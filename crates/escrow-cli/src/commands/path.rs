@@ -38,7 +38,7 @@ impl PathArgs {
         let inner = inner.transpose().map_err(Error::from)?;
         let access = context.manager.access(&plan, &resource, inner.as_ref())?;
         if ui.is_json() {
-            ui.document(&match (&access.cwd, &access.url) {
+            ui.document(match (&access.cwd, &access.url) {
                 (Some(path), _) => json!({"path": show::location(path)}),
                 (None, url) => json!({"url": url}),
             });

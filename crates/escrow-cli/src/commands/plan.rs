@@ -159,7 +159,7 @@ impl PlanRenameArgs {
         if ui.is_json() {
             let mut document = show::plan(context, &context.manager.view(plan)?)?;
             document["before"] = json!(before);
-            ui.document(&document);
+            ui.document(document);
             return Ok(());
         }
         ui.news(&format!("plan {before} is now plan {}", plan.name));
@@ -174,7 +174,7 @@ impl PlanStopArgs {
         let stopped = context.manager.stop(&plan, self.grace, &progress)?;
         drop(progress);
         if ui.is_json() {
-            ui.document(&json!({"plan": plan.name, "stopped": stopped}));
+            ui.document(json!({"plan": plan.name, "stopped": stopped}));
             return Ok(());
         }
         match stopped {
@@ -188,7 +188,7 @@ impl PlanStopArgs {
 /// Describes a plan that was begun.
 fn opened(context: &Context, view: &PlanView, ui: &Ui) -> Result<(), Failure> {
     if ui.is_json() {
-        ui.document(&show::plan(context, view)?);
+        ui.document(show::plan(context, view)?);
         return Ok(());
     }
     ui.news(&format!(
@@ -212,7 +212,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     if ui.is_json() {
         let plans: Result<Vec<Value>, Failure> =
             views.iter().map(|view| show::plan(context, view)).collect();
-        ui.document(&json!({"plans": plans?}));
+        ui.document(json!({"plans": plans?}));
         return Ok(());
     }
     if views.is_empty() {
@@ -247,7 +247,7 @@ impl PlanShowArgs {
             if disk.is_some() {
                 document["disk"] = disk_fields(disk);
             }
-            ui.document(&document);
+            ui.document(document);
             return Ok(());
         }
         let plan = &view.plan;

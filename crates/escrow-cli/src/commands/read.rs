@@ -52,7 +52,7 @@ impl ReadArgs {
                 document["content_hex"] = json!(hex);
             }
         }
-        ui.document(&document);
+        ui.document(document);
         Ok(())
     }
 }

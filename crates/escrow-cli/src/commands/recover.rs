@@ -74,7 +74,7 @@ impl RecoverArgs {
                     }),
                 })
                 .collect();
-            ui.document(&json!({"success": failed == 0, "recovered": plans}));
+            ui.document(json!({"success": failed == 0, "recovered": plans}));
         } else {
             for (plan, answer) in &answers {
                 match answer {

@@ -139,7 +139,7 @@ fn declared(context: &Context, resource: &ConfigResource) -> ResourceEntry {
 fn one((document, [name, kind, strategy, at]): &ResourceEntry, before: &str, ui: &Ui) {
     let name = paint(Tone::Strong, name);
     match ui.is_json() {
-        true => ui.document(document),
+        true => ui.document(document.clone()),
         false => ui.line(&format!("{before}{name}  {kind}, {strategy}  {at}")),
     }
 }
@@ -153,7 +153,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     }
     if ui.is_json() {
         let resources: Vec<Value> = entries.into_iter().map(|(document, _)| document).collect();
-        ui.document(&json!({"resources": resources}));
+        ui.document(json!({"resources": resources}));
         return Ok(());
     }
     if entries.is_empty() {

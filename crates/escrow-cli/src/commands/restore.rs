@@ -38,7 +38,7 @@ impl RestoreArgs {
             let answer = context.manager.restore_answer(&plan, &restored)?;
             let mut document = json!(answer);
             document["before"] = json!(restored.before.map(|before| before.id));
-            ui.document(&document);
+            ui.document(document);
             return Ok(());
         }
         ui.news(&restored.message());

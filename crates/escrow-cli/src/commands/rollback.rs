@@ -57,7 +57,7 @@ impl RollbackArgs {
                 .iter()
                 .map(|one| json!({"resource": one.resource, "message": one.message}))
                 .collect();
-            ui.document(&json!({"success": true, "plan": plan.name, "resources": resources}));
+            ui.document(json!({"success": true, "plan": plan.name, "resources": resources}));
             return Ok(());
         }
         for one in &discarded {

@@ -190,7 +190,7 @@ impl RunOptions {
         }
         let (status, answer) = done?;
         if ui.is_json() {
-            ui.document(&answer);
+            ui.document(answer);
         }
         match status {
             0 => Ok(()),

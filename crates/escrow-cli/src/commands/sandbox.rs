@@ -74,7 +74,7 @@ impl SandboxCreateArgs {
             }
             document["sandbox_path"] = json!(path);
             document["plan"] = json!(plan.name);
-            ui.document(&document);
+            ui.document(document);
             return Ok(());
         }
         let sandbox = &made.view.sandbox;
@@ -119,7 +119,7 @@ impl SandboxListArgs {
                     Ok(document)
                 })
                 .collect();
-            ui.document(&json!({"sandboxes": sandboxes?}));
+            ui.document(json!({"sandboxes": sandboxes?}));
             return Ok(());
         }
         if all().next().is_none() {

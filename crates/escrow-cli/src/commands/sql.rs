@@ -44,7 +44,7 @@ impl SqlArgs {
                 Value::Object(named.collect::<Map<_, _>>())
             };
             let rows: Vec<Value> = found.rows.iter().map(row).collect();
-            ui.document(&json!({"columns": columns, "rows": rows, "changed": found.changed}));
+            ui.document(json!({"columns": columns, "rows": rows, "changed": found.changed}));
             return Ok(());
         }
         if found.columns.is_empty() {

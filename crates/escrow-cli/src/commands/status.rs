@@ -58,7 +58,7 @@ impl StatusArgs {
                 plan["here"] = json!(is_here(view));
                 plans.push(plan);
             }
-            ui.document(&document(&status, &home, plans, disks.as_ref()));
+            ui.document(document(&status, &home, plans, disks.as_ref()));
             return Ok(());
         }
         ui.verbose(&format!("state is in {home}"));

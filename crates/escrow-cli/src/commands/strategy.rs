@@ -65,7 +65,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
                 }),
             })
             .collect();
-        ui.document(&json!({"strategies": strategies}));
+        ui.document(json!({"strategies": strategies}));
         return Ok(());
     }
     let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
@@ -208,7 +208,7 @@ impl StrategyCheckArgs {
             let skip =
                 |(types, why): &(Vec<String>, String)| json!({"types": types, "reason": why});
             let skipped: Vec<Value> = skipped.iter().map(skip).collect();
-            ui.document(&json!({
+            ui.document(json!({
                 "strategy": self.name,
                 "conforms": failed == 0,
                 "checks": checks,

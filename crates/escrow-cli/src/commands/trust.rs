@@ -67,7 +67,7 @@ impl TrustArgs {
             context.manager.trust_config(&examined)?;
         }
         if ui.is_json() {
-            ui.document(&json!({
+            ui.document(json!({
                 "file": show::location(&examined.file),
                 "digest": examined.digest,
                 "trusted": true,
@@ -91,7 +91,7 @@ impl TrustArgs {
         let (file, removed) = context.manager.distrust_config(self.file.as_deref())?;
         if ui.is_json() {
             let file = show::location(&file);
-            ui.document(&json!({"file": file, "trusted": false, "removed": removed}));
+            ui.document(json!({"file": file, "trusted": false, "removed": removed}));
             return Ok(());
         }
         let word = match removed {
@@ -114,7 +114,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
             })
         };
         let files: Vec<Value> = all.iter().map(one).collect();
-        ui.document(&json!({"files": files}));
+        ui.document(json!({"files": files}));
         return Ok(());
     }
     let rows = all.iter().map(|one| {

@@ -76,7 +76,7 @@ fn schema(context: &Context, ui: &Ui) -> Result<(), Failure> {
     let manager = &context.manager;
     let schema = escrow::config::schema_with(manager.registry(), &manager.settings().types);
     if ui.is_json() {
-        ui.document(&schema);
+        ui.document(schema);
         return Ok(());
     }
     let mut out = ui.content();
@@ -103,7 +103,7 @@ fn list(context: &Context, ui: &Ui) {
     let types = context.manager.settings().types.all();
     if ui.is_json() {
         let types: Vec<Value> = types.iter().map(document).collect();
-        ui.document(&json!({"types": types}));
+        ui.document(json!({"types": types}));
         return;
     }
     let supported = |kind: &ResourceType| if kind.supported { "yes" } else { "not yet" };
@@ -126,7 +126,7 @@ impl TypeNameArgs {
             known: types.names(),
         })?;
         if ui.is_json() {
-            ui.document(&document(kind));
+            ui.document(document(kind));
             return Ok(());
         }
         let name = paint(Tone::Strong, &kind.name);
@@ -156,7 +156,7 @@ impl TypeValidateArgs {
         let resources: Vec<&str> = resources.map(|one| one.name.as_str()).collect();
         let file = Location::from(self.file.as_path());
         if ui.is_json() {
-            ui.document(&json!({
+            ui.document(json!({
                 "file": show::location(&file),
                 "valid": true,
                 "types": own,

@@ -33,7 +33,7 @@ impl UndoArgs {
         let undone = undone.map_err(|error| Failure::from(error).about("success"))?;
         drop(progress);
         if ui.is_json() {
-            ui.document(&json!({
+            ui.document(json!({
                 "success": true,
                 "plan": plan.name,
                 "resources": undone.resources,

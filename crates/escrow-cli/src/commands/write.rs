@@ -62,7 +62,7 @@ impl WriteArgs {
             .write(&plan, &resource, &path, &mut content)?;
         let kind = written.kind;
         if ui.is_json() {
-            ui.document(&show::with_path(&path, json!({"kind": kind})));
+            ui.document(show::with_path(&path, json!({"kind": kind})));
             return Ok(());
         }
         let word = match kind {

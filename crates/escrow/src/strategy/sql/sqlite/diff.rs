@@ -154,6 +154,21 @@ impl Difference {
         changes
     }
 
+    /// The same, where nothing else is needed of it: no row is held twice.
+    pub(super) fn into_changes(mut self) -> Vec<Change> {
+        let rows = std::mem::take(&mut self.rows);
+        let mut changes = self.changes();
+        for (name, rows) in rows {
+            let columns = self.columns.get(&name).map(Vec::as_slice);
+            let columns = columns.unwrap_or_default();
+            let change = |one: Delta| {
+                row_change(&name, columns, &one.key, one.old.as_ref(), one.new.as_ref())
+            };
+            changes.extend(rows.into_iter().map(change));
+        }
+        changes
+    }
+
     /// The tables and views whose own SQL differs: they are brought over as a whole.
     pub(super) fn altered_tables(&self) -> impl Iterator<Item = &ObjectDelta> {
         self.objects.iter().filter(|one| one.either().owns())

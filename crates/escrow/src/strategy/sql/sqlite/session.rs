@@ -288,7 +288,7 @@ impl Sandbox for SqliteSession {
         self.sandbox.check_original()?;
         let (old, new) = (self.version(from, false)?, self.version(to, true)?);
         let found = new.transaction(false, || Difference::between(&old, &new))?;
-        Ok(DiffView::new(found.changes()))
+        Ok(DiffView::new(found.into_changes()))
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
