@@ -296,3 +296,70 @@ fn values_that_are_names_hid_what_was_written() {
     }
     shop.cli.ok("cleanup --yes try");
 }
+
+/// The connection that sees the beginning was asked for tables by the names that they have now: rows that were deleted in exchanged schemas were
+/// in no diff, and those of a renamed one could not be compared.
+// rule C11, Q3
+#[test]
+fn rows_were_looked_for_under_the_names_of_now() {
+    let shop = Shop::new(true);
+    for schema in ["blue", "green", "red"] {
+        shop.sql(&format!(
+            "CREATE SCHEMA {schema}; CREATE TABLE {schema}.t (id int PRIMARY KEY, v text); INSERT INTO {schema}.t VALUES (1, '{schema}'), (2, 'b')"
+        ));
+    }
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "ALTER SCHEMA blue RENAME TO x; ALTER SCHEMA green RENAME TO blue; ALTER SCHEMA x RENAME TO green; ALTER SCHEMA red RENAME TO pink",
+    );
+    let before = shop.digest().expect("everything was read");
+    inside(
+        &url,
+        "DELETE FROM blue.t WHERE id = 1; UPDATE pink.t SET v = 'c' WHERE id = 2",
+    );
+    let shown = changes(&shop.cli, "try").join("\n");
+    has(&shown, ["deleted blue.t/1", "updated pink.t/2"]);
+    assert!(!shown.contains("green.t"), "{shown}");
+    let said = shop.cli.run(["commit", "try", "--expect", &before]);
+    assert_eq!(said.status, 4, "{said:?}");
+    shop.cli.ok("commit try");
+    assert_eq!(shop.sql("SELECT v FROM blue.t"), "b");
+    assert_eq!(shop.sql("SELECT v FROM pink.t ORDER BY id"), "red\nc");
+}
+
+/// Whether a table can be read was asked of the transaction alone; what only the one side may read was unseen, or stopped every diff and commit.
+// rule C11, Q3
+#[test]
+fn what_one_side_may_not_read_was_unseen_or_stopped_every_commit() {
+    let shop = Shop::new(true);
+    shop.sql(CLERK);
+    shop.sql(
+        "ALTER ROLE clerk CREATEROLE; CREATE ROLE boss; CREATE TABLE hidden (id int PRIMARY KEY, v text); INSERT INTO hidden VALUES (1, 'secret'), (2, 'b'); \
+         ALTER TABLE hidden OWNER TO boss; ALTER TABLE hidden ENABLE ROW LEVEL SECURITY; GRANT ALL ON hidden TO clerk; \
+         CREATE TABLE own (id int PRIMARY KEY, v text); INSERT INTO own VALUES (1, 'a'); ALTER TABLE own OWNER TO clerk; REVOKE ALL ON own FROM clerk; \
+         CREATE SCHEMA audit; CREATE TABLE audit.log (v text); GRANT SELECT ON audit.log TO clerk; \
+         CREATE FUNCTION logged() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN INSERT INTO audit.log VALUES ('x'); RETURN NEW; END $$; \
+         CREATE TRIGGER logged AFTER UPDATE ON items FOR EACH ROW EXECUTE FUNCTION logged()",
+    );
+    let url = shop.plan_of_clerk();
+    inside(
+        &url,
+        "GRANT boss TO clerk; GRANT SELECT, UPDATE ON own TO clerk",
+    );
+    let before = shop.digest();
+    inside(&url, "DELETE FROM hidden WHERE id = 1");
+    let deleted = shop.digest();
+    assert_ne!(deleted, before);
+    inside(&url, "UPDATE own SET v = 'b'");
+    assert_ne!(shop.digest(), deleted);
+    let before = "before the work in the sandbox";
+    has(&shop.cli.ok("diff try"), ["hidden", "own", before]);
+    assert!(shop.digest().is_some(), "everything can be read now");
+    inside(&url, "UPDATE items SET price = 5 WHERE id = 1");
+    has(&shop.cli.ok("diff try"), ["audit.log", "items/1"]);
+    assert_eq!(shop.digest(), None);
+    shop.cli.ok("commit try");
+    let released = "SELECT (SELECT v FROM own), (SELECT count(*) FROM hidden), (SELECT count(*) FROM audit.log)";
+    assert_eq!(shop.sql(released), "b|1|1");
+}

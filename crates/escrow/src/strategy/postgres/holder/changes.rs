@@ -85,6 +85,12 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     let mut found = Changes::default();
     let mut tables = locked(&mut backend.connection)?;
     close(&mut backend.base, &mut tables)?;
+    let numbers: Vec<&str> = tables.iter().map(|table| table.oid.as_str()).collect();
+    let before = readable(&mut backend.base, &numbers)?;
+    let now = readable(&mut backend.connection, &numbers)?;
+    for table in &mut tables {
+        table.readable = now.contains_key(&table.oid);
+    }
     for table in tables.iter().filter(|table| table.kind == "S") {
         let note =
             "the sequence was moved, for everyone: neither a rollback nor an undo takes that back";
@@ -112,13 +118,27 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
         let is_new = definitions.new.contains(&table.oid);
         let renamed = !found.changes.is_empty()
             && has_names(&mut backend.connection, &table.oid, &definitions.types)?;
+        let old = before.get(&table.oid).filter(|_| !is_new);
+        let why = match (now.get(&table.oid), old) {
+            (None, _) => Some("this role may not read all of it, or it was never filled"),
+            _ if is_new => None,
+            _ if table.closed || renamed => {
+                Some("it is locked, or has names in it that may have changed")
+            }
+            (_, None) => Some("this role could not read all of it before the work in the sandbox"),
+            _ => None,
+        };
         // The rows of a materialized view are made by its query alone.
-        if table.closed || renamed || table.kind == "m" || !table.readable {
+        if table.closed || renamed || table.kind == "m" || why.is_some() {
             redo.give_up();
         }
-        match !table.readable || (table.closed || renamed) && !is_new {
-            true => unread(&mut backend.connection, table, &mut found)?,
-            false => rows(backend, table, &own, is_new, (&mut found, &mut redo))?,
+        let name = now.get(&table.oid).map_or("", String::as_str);
+        match why {
+            Some(why) => unread(&mut backend.connection, table, (name, why), &mut found)?,
+            None => {
+                let names = (name, old.map(String::as_str));
+                rows(backend, table, &own, names, (&mut found, &mut redo))?;
+            }
         }
     }
     for table in tables.iter().filter(|table| table.kind == "f") {
@@ -134,16 +154,17 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
 /// Names a table whose old rows no other connection can see: it counts as changed, so that nothing of it is dropped (rule Q3),
 /// and its change covers the rows it has now, so that nothing else is committed than what was shown (rule C11). Where those cannot
 /// be read either, the diff has no digest.
-fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> PgResult<()> {
+fn unread(
+    connection: &mut Connection,
+    table: &Table,
+    (quoted, why): (&str, &str),
+    found: &mut Changes,
+) -> PgResult<()> {
     let path = table_item(&table.shown());
     let place = found.changes.iter().position(|change| change.path == path);
     let place = place.unwrap_or_else(|| {
         let (kind, name) = (table.word(), table.shown());
         let before = format!("{kind} {name}");
-        let why = match table.readable {
-            true => "it is locked, or has names in it that may have changed",
-            false => "this role may not read all of it, or it was never filled",
-        };
         let after = format!("{kind} {name}: its rows could not be read: {why}");
         let change = text_change(path, kind, Some(&before), Some(&after));
         found.changes.push(change);
@@ -159,9 +180,8 @@ fn unread(connection: &mut Connection, table: &Table, found: &mut Changes) -> Pg
     let mut hash = blake3::Hasher::new();
     // The whole row, also of a table with a column of this name.
     let sql = format!(
-        "SELECT {} FROM ONLY {} x ORDER BY 1",
+        "SELECT {} FROM ONLY {quoted} x ORDER BY 1",
         digest_of("x.*"),
-        table.quoted()
     );
     connection.each_row(&sql, |row| {
         hash.update(row.first().copied().flatten().unwrap_or_default());
@@ -195,15 +215,37 @@ pub(super) fn digest_of(values: &str) -> String {
 /// What the transaction has a writing lock on.
 fn locked(connection: &mut Connection) -> PgResult<Vec<Table>> {
     let sql = "SELECT c.oid, n.nspname, c.relname, c.relkind, bool_or(l.mode = 'AccessExclusiveLock')::text, \
-               (c.relispopulated AND pg_catalog.has_table_privilege(c.oid, 'SELECT') \
-               AND NOT pg_catalog.row_security_active(c.oid))::text FROM pg_catalog.pg_locks l \
+               'false' FROM pg_catalog.pg_locks l \
                JOIN pg_catalog.pg_class c ON c.oid = l.relation \
                JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted \
                AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') \
                AND n.nspname <> 'pg_catalog' \
-               GROUP BY 1, 2, 3, 4, 6 ORDER BY 2, 3";
+               GROUP BY 1, 2, 3, 4 ORDER BY 2, 3";
     listed(connection, sql)
+}
+
+/// Of these relations those that a connection can read all of, each with the name that it has there: schemas that were renamed or exchanged
+/// give it another one on the other connection.
+pub(super) fn readable(
+    connection: &mut Connection,
+    numbers: &[&str],
+) -> PgResult<BTreeMap<String, String>> {
+    if numbers.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let sql = format!(
+        "SELECT c.oid, pg_catalog.format('%s', c.oid::pg_catalog.regclass) FROM pg_catalog.pg_class c WHERE c.oid IN ({}) AND c.relispopulated \
+         AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') \
+         AND NOT pg_catalog.row_security_active(c.oid)",
+        numbers.join(", ")
+    );
+    let rows = connection.query(&sql)?.into_iter();
+    let named = |row| {
+        let [number, name] = texts(row).try_into().unwrap_or_default();
+        (number, name)
+    };
+    Ok(rows.map(named).collect())
 }
 
 /// Marks the tables of which an index was made anew: for the other connection they are locked with it.
@@ -355,12 +397,12 @@ fn versions(connection: &mut Connection, sql: &str, columns: &Columns) -> PgResu
     Ok(found)
 }
 
-/// Compares the rows of a table.
+/// Compares the rows of a table, which has this name now, and had that one before, unless it is new.
 fn rows(
     backend: &mut Backend,
     table: &Table,
     own: &str,
-    is_new: bool,
+    (now, before): (&str, Option<&str>),
     (found, redo): (&mut Changes, &mut Redo),
 ) -> PgResult<()> {
     let columns = columns(&mut backend.connection, &table.oid)?;
@@ -376,17 +418,17 @@ fn rows(
         .zip(&columns.reads)
         .map(column)
         .collect();
-    let select = format!("SELECT ctid{} FROM ONLY {}", list.concat(), table.quoted());
+    let select = format!("SELECT ctid{} FROM ONLY", list.concat());
     let new = versions(
         &mut backend.connection,
-        &format!("{select} WHERE {own}"),
+        &format!("{select} {now} WHERE {own}"),
         &columns,
     )?;
     let mut old = Vec::new();
-    if !is_new {
-        let candidates = format!("{select} WHERE xmax <> '0'::pg_catalog.xid");
+    if let Some(before) = before {
+        let candidates = format!("{select} {before} WHERE xmax <> '0'::pg_catalog.xid");
         old = versions(&mut backend.base, &candidates, &columns)?;
-        drop_present(&mut backend.connection, &table.quoted(), &mut old)?;
+        drop_present(&mut backend.connection, now, &mut old)?;
     }
     let (shown, quoted) = (table.shown(), table.quoted());
     let writer = RowWriter {
