@@ -160,6 +160,29 @@ for last in [frame("X"), frame("~"), b"", frame("X") + S]:
     shop.assert_nothing_left();
 }
 
+/// A client that went before it heard that the server takes its copy in left a server that waited for the copy, and others for the server.
+// rule Q3
+#[test]
+fn a_client_that_went_before_its_copy_began_left_a_sandbox_that_waits() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(&url, "UPDATE items SET price = 3");
+    let script = r#"
+for sql in ["COPY loose FROM STDIN", "COPY loose FROM STDIN (NULL 'ü')"]:
+    for _ in range(5):
+        one = Raw(sys.argv[1])
+        one.link.sendall(Q(sql))
+        one.link.close()
+        other = Raw(sys.argv[1])
+        other.link.settimeout(30)
+        assert other.say(Q("SELECT 1"))[-1] == ("Z", b"I")
+"#;
+    python(&[FRAMES, script].concat(), &[&url]);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "20|60");
+    shop.assert_nothing_left();
+}
+
 #[test]
 fn a_setting_of_a_statement_that_was_prepared_before_is_the_clients_own() {
     let shop = Shop::new(true);

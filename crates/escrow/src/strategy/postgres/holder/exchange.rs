@@ -167,6 +167,10 @@ impl Exchange {
         if self.ready || awaited && !self.awaits_copy() {
             return Ok(());
         }
+        // The server waits for a copy that nobody sends any more.
+        if client.gone && self.copying {
+            return Ok(());
+        }
         // Of the release alone it need not hear early.
         if !(self.releases && self.form == Form::Query && self.awaited == 1) {
             client.flush()?;
