@@ -57,6 +57,7 @@ mod postgres_clones_rows;
 mod postgres_contract;
 mod postgres_exchanges;
 mod postgres_faults;
+mod postgres_kept;
 mod postgres_names;
 mod postgres_random;
 mod postgres_traps;

@@ -32,6 +32,10 @@ const ENCRYPT: i32 = 80_877_103;
 /// How long the engine waits for an answer to one of its own short statements.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 
+/// With what connections of the engine begin, whatever the role or the database has as its own: no statement of it is limited in time, and what it
+/// prepares belongs to the user that it connects as.
+pub(super) const OWN_OPTIONS: &str = "-c statement_timeout=0 -c role=none";
+
 /// What went wrong, in the server's words where it has any.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[error("{message}{}{}", .detail.as_ref().map(|text| format!(" ({text})")).unwrap_or_default(), .code.as_ref().map(|code| format!(" [SQLSTATE {code}]")).unwrap_or_default())]

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::clone::Clones;
-use self::connect::{ANSWERS_WITHIN, Connection, PgError, literal};
+use self::connect::{ANSWERS_WITHIN, Connection, OWN_OPTIONS, PgError, literal};
 use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, Request, Status, ask};
 pub(super) use self::direct::Direct;
 use self::location::{Server, Variables};
@@ -179,7 +179,7 @@ impl HeldTransaction {
     /// A connection of this process itself.
     fn connect(&self, server: &Server) -> std::result::Result<Connection, PgError> {
         let password = location::password(server, &self.host().variables);
-        Connection::open(server, password.as_deref(), "")?.with_limit(ANSWERS_WITHIN)
+        Connection::open(server, password.as_deref(), OWN_OPTIONS)?.with_limit(ANSWERS_WITHIN)
     }
 }
 

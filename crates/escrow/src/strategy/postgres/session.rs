@@ -9,7 +9,7 @@ use super::super::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
     RestoreRequest, Sandbox, Snapshot, StagedCommit, tree, unsupported,
 };
-use super::connect::{ANSWERS_WITHIN, Connection};
+use super::connect::{ANSWERS_WITHIN, Connection, OWN_OPTIONS};
 use super::content;
 use super::control::{Answer, CLIENTS_DIR, Changes, Request};
 use super::holder::requests::CHECKPOINTS;
@@ -71,7 +71,7 @@ impl HeldSession {
 /// otherwise, and its outcome would be taken for that of ours (rule C19).
 pub(super) fn keep_number(server: &Server, password: Option<&str>) -> Result<()> {
     let sql = "SET synchronous_commit = on; SELECT pg_catalog.pg_logical_emit_message(true, 'escrow', '')";
-    let kept = Connection::open(server, password, "")
+    let kept = Connection::open(server, password, OWN_OPTIONS)
         .and_then(|connection| connection.with_limit(ANSWERS_WITHIN))
         .and_then(|mut connection| connection.query(sql));
     kept.map(drop)

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::connect::{Connection, OWN_OPTIONS, PgError, PgResult, literal};
 use super::super::control::Answer;
 use super::super::lexer::{Backslashes, Reading};
 use super::super::location::Server;
@@ -53,9 +53,21 @@ pub(super) fn own_settings() -> Settings {
         ("TimeZone", "UTC"),
         ("extra_float_digits", "3"),
         ("bytea_output", "hex"),
+        (STATEMENT_TIMEOUT, "0"),
+        ("role", "none"),
     ];
     let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
     pairs.into_iter().collect()
+}
+
+/// The limit of time and the role with which a session begins.
+fn begins_with(connection: &mut Connection) -> PgResult<(u128, String)> {
+    let sql = "SELECT setting, pg_catalog.current_setting('role') FROM pg_catalog.pg_settings \
+               WHERE name OPERATOR(pg_catalog.=) 'statement_timeout'";
+    let mut values = connection.query(sql)?.into_iter().flatten().flatten();
+    let limit = values.next().and_then(|text| text.parse().ok());
+    let role = values.next().unwrap_or_else(|| "none".to_owned());
+    Ok((limit.unwrap_or(0), role))
 }
 
 /// The connection and what is known of its transaction.
@@ -67,6 +79,8 @@ pub(super) struct Backend {
     pub(super) applied: Option<Settings>,
     /// Whether a constraint may be checked as late as at the end of a transaction.
     pub(super) deferrable: bool,
+    /// The role that a session begins with: `none`, or one that its user has as a setting.
+    role: String,
     /// Sees the database as it was when the transaction began. It gave its snapshot to the transaction: one that
     /// gives its own away cannot be prepared.
     pub(super) base: Connection,
@@ -99,12 +113,25 @@ impl Backend {
                 opened = Connection::open(server, password, options);
             }
         }
-        let base = format!("{options} {BASE_OPTIONS}");
+        let base = format!("{options} {OWN_OPTIONS} {BASE_OPTIONS}");
+        let mut connection = opened?;
+        let mut begins = begins_with(&mut connection);
+        let short = match &begins {
+            Ok((limit, _)) => (1..MADE.as_millis()).contains(limit),
+            Err(error) => error.is("57014"),
+        };
+        if short {
+            // As one that a client sets.
+            let options = format!("{options} -c {STATEMENT_TIMEOUT}={}", MADE.as_millis());
+            connection = Connection::open(server, password, &options)?;
+            begins = begins_with(&mut connection);
+        }
         let mut this = Self {
-            connection: opened?,
+            connection,
+            role: begins?.1,
             base: Connection::open(server, password, &base)?,
             last: None,
-            applied: Some(Settings::new()),
+            applied: None,
             deferrable: true,
             began: Instant::now(),
             checkpoints: Vec::new(),
@@ -128,6 +155,7 @@ impl Backend {
         self.connection.query(&format!(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE; SET TRANSACTION SNAPSHOT {snapshot}"
         ))?;
+        self.apply_own()?;
         let deferrable = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE condeferrable)";
         self.deferrable = self.connection.value(deferrable)?.as_deref() == Some("t");
         (self.began, self.prepared) = (Instant::now(), None);
@@ -155,7 +183,7 @@ impl Backend {
             return Ok(());
         }
         let mut sql =
-            "CLOSE ALL; SAVEPOINT escrow_set; RESET SESSION AUTHORIZATION; SET ROLE NONE; RESET ALL;"
+            "CLOSE ALL; SAVEPOINT escrow_set; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL;"
                 .to_owned();
         // With these two other names, or other rights, could be meant.
         let (last, others): (Vec<_>, Vec<_>) = wanted
@@ -228,7 +256,7 @@ impl Backend {
         });
         // The modes of a transaction are no settings of a session.
         let kept = |(name, value): &(String, String)| match name.as_str() {
-            "role" => value != "none",
+            "role" => *value != self.role,
             SESSION_USER => false,
             name => !name.starts_with("transaction_"),
         };

@@ -6,7 +6,7 @@ use super::super::super::error::ENDED_INSIDE;
 use super::super::super::sql::identifier;
 use super::super::connect::{PgError, PgResult, literal};
 use super::super::control::{Answer, Request, Status};
-use super::backend::{Backend, LIMIT, Turn, Unavailable};
+use super::backend::{Backend, LIMIT, Turn, Unavailable, own_settings};
 use super::redo::Redo;
 use super::{Holder, PATIENCE, changes};
 use crate::model::Change;
@@ -302,6 +302,8 @@ fn end_transaction(backend: &mut Backend, sql: &str, becomes: String) -> PgResul
         return Err(PgError::link("no transaction is held"));
     }
     compared(backend)?;
+    // A client that came since has its own, under which the server might refuse.
+    backend.apply(&own_settings())?;
     let error = match backend.connection.query(sql) {
         Ok(_) if backend.connection.status == b'I' => {
             backend.prepared = Some(becomes);

@@ -1,0 +1,68 @@
+//! What once lost the work in a held transaction, or let it be done as another role. Each test is named after what was wrong.
+
+use crate::postgres::{CLERK, Shop, inside, refused};
+use crate::*;
+
+/// A limit of time of the role held for what the engine does too.
+// rule Q3
+#[test]
+fn a_limit_of_time_of_the_role_stopped_every_commit() {
+    let shop = Shop::new(true);
+    shop.sql(CLERK);
+    shop.sql("INSERT INTO loose SELECT g, repeat('x', 100) FROM generate_series(1, 300000) g");
+    for limit in ["1ms", "40ms"] {
+        shop.sql(&format!(
+            "ALTER ROLE clerk IN DATABASE shop SET statement_timeout = '{limit}'"
+        ));
+        let server = shop.server.url("clerk", "shop");
+        shop.cli
+            .ok(["plan", "create", limit, "--resource", &server]);
+        let url = shop.url(limit);
+        assert_eq!(inside(&url, "SHOW statement_timeout"), "200ms");
+        assert_eq!(inside(&url, "RESET ALL; SHOW statement_timeout"), "200ms");
+        has(&refused(&url, "SELECT pg_sleep(30)"), ["57014"]);
+        inside(
+            &url,
+            "SET statement_timeout = 0; UPDATE loose SET b = 'y' WHERE a < 100000; DELETE FROM loose WHERE a = 200000",
+        );
+        shop.cli.ok(format!("rollback {limit}"));
+        inside(
+            &url,
+            "SET statement_timeout = 0; UPDATE loose SET a = a WHERE a > 5; UPDATE items SET price = price + 1 WHERE id = 1",
+        );
+        shop.cli.ok(format!("diff {limit}"));
+        shop.cli.ok(format!("commit {limit}"));
+    }
+    let price = "SELECT price FROM items WHERE id = 1";
+    assert_eq!(shop.sql(price), "3.5");
+    shop.assert_nothing_left();
+}
+
+/// The role that a session begins with was another one in the sandbox.
+#[test]
+fn the_role_that_a_session_begins_with_was_not_kept() {
+    let shop = Shop::new(true);
+    shop.sql(CLERK);
+    shop.sql(
+        "CREATE ROLE team; GRANT team TO clerk; GRANT ALL ON SCHEMA public TO team; GRANT ALL ON items TO team; ALTER ROLE clerk SET role = 'team'",
+    );
+    let server = shop.server.url("clerk", "shop");
+    shop.cli
+        .ok(["plan", "create", "try", "--resource", &server]);
+    let url = shop.url("try");
+    let role = "SELECT current_user";
+    assert_eq!(inside(&url, role), "team");
+    let chosen = |set: &str| inside(&url, &format!("SET work_mem = '8MB'; {set}; {role}"));
+    assert_eq!(chosen("SET ROLE NONE"), "clerk");
+    assert_eq!(chosen("SET ROLE NONE; RESET ROLE"), "team");
+    assert_eq!(inside(&url, role), "team");
+    inside(
+        &url,
+        "CREATE TABLE made (a int); UPDATE items SET price = 2 WHERE id = 1",
+    );
+    shop.cli.ok("diff try");
+    shop.cli.ok("commit try");
+    let owner = "SELECT tableowner FROM pg_tables WHERE tablename = 'made'";
+    assert_eq!(shop.sql(owner), "team");
+    shop.assert_nothing_left();
+}
