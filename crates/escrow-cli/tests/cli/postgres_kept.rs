@@ -3,6 +3,58 @@
 use crate::postgres::{CLERK, Shop, inside, refused};
 use crate::*;
 
+impl Shop {
+    /// A commit that is refused before anything is prepared: the work is still there.
+    #[track_caller]
+    fn assert_refused(&self, url: &str, why: &str) {
+        let said = self.cli.fails("commit try", 1);
+        has(&said, [why]);
+        assert_eq!(inside(url, "SELECT count(*) FROM made"), "0", "{said}");
+    }
+}
+
+/// The server refuses to prepare a transaction that looked into another database, and what was held was gone.
+// rule Q3
+#[test]
+fn a_look_into_a_foreign_table_lost_everything() {
+    let shop = Shop::new(true);
+    let host = shop.server.socket();
+    shop.sql(&format!(
+        "CREATE EXTENSION postgres_fdw; CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{}', dbname 'postgres'); \
+         CREATE USER MAPPING FOR postgres SERVER far OPTIONS (user 'postgres'); CREATE FOREIGN TABLE far (datname name) SERVER far \
+         OPTIONS (schema_name 'pg_catalog', table_name 'pg_database'); CREATE EXTENSION file_fdw; \
+         CREATE SERVER files FOREIGN DATA WRAPPER file_fdw; CREATE FOREIGN TABLE near (a text) SERVER files OPTIONS (filename '/dev/null')",
+        host.display()
+    ));
+    let url = shop.plan("try");
+    inside(&url, "CREATE TABLE made (a int); SELECT count(*) FROM far");
+    shop.assert_refused(&url, "foreign table");
+    shop.cli.ok("rollback try");
+    inside(&url, "CREATE TABLE made (a int); SELECT count(*) FROM near");
+    shop.cli.ok("commit try");
+    assert_eq!(shop.sql("SELECT count(*) FROM made"), "0");
+    shop.assert_nothing_left();
+}
+
+/// Where others have prepared as many transactions as the server takes, the prepare failed, and a changed definition was gone.
+// rule Q3
+#[test]
+fn transactions_that_others_prepared_lost_a_definition() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(&url, "CREATE TABLE made (a int)");
+    let each = |what: &str| {
+        for number in 0..10 {
+            shop.sql(&what.replace('#', &number.to_string()));
+        }
+    };
+    each("BEGIN; PREPARE TRANSACTION 'other_#'");
+    shop.assert_refused(&url, "max_prepared_transactions");
+    each("ROLLBACK PREPARED 'other_#'");
+    shop.cli.ok("commit try");
+    shop.assert_nothing_left();
+}
+
 /// A limit of time of the role held for what the engine does too.
 // rule Q3
 #[test]

@@ -41,6 +41,13 @@ const WAITS_AGAIN: &str = "DO $escrow$ DECLARE written pg_catalog.text; BEGIN \
     EXECUTE pg_catalog.format('ALTER TABLE %s RESET (autovacuum_enabled)', written); RAISE EXCEPTION USING ERRCODE = 'ESCRW'; \
     EXCEPTION WHEN SQLSTATE 'ESCRW' THEN NULL; END; END LOOP; END $escrow$";
 
+/// A foreign table of which the transaction read or wrote rows: it is connected to another server then, and cannot be prepared. Files are no servers.
+const LOOKED_INTO: &str = "SELECT l.relation::pg_catalog.regclass FROM pg_catalog.pg_locks l \
+    JOIN pg_catalog.pg_foreign_table t ON t.ftrelid = l.relation JOIN pg_catalog.pg_foreign_server s ON s.oid = t.ftserver \
+    JOIN pg_catalog.pg_foreign_data_wrapper w ON w.oid = s.srvfdw LEFT JOIN pg_catalog.pg_proc p ON p.oid = w.fdwhandler \
+    WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND p.prosrc IS DISTINCT FROM 'file_fdw_handler' \
+    AND l.mode IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock') LIMIT 1";
+
 /// Carries a request out.
 pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
     if holder.passes.is_some() {
@@ -132,7 +139,7 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         Request::Retain(names) => retain(backend, &names),
         Request::Check => {
             let shown = compared(backend)?.changes.changes.clone();
-            let xid = looking(backend, check)?;
+            let xid = looking(backend, |backend| check(backend, holder.max_prepared))?;
             fire_late(backend, &shown)?;
             let turns = backend.turns;
             Ok(Answer::Fit { xid, turns })
@@ -233,8 +240,26 @@ pub(super) fn xid(backend: &mut Backend) -> PgResult<Option<String>> {
 }
 
 /// Whether a prepare would succeed: a failing one would take everything back (rule C2).
-fn check(backend: &mut Backend) -> PgResult<Option<String>> {
+fn check(backend: &mut Backend, max_prepared: u64) -> PgResult<Option<String>> {
     let xid = xid(backend)?;
+    if max_prepared > 0 {
+        let taken = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts";
+        let taken = backend.connection.value(taken)?;
+        if taken.and_then(|count| count.parse().ok()) >= Some(max_prepared) {
+            return Err(refused(
+                "the server has as many prepared transactions as max_prepared_transactions lets it have",
+                "nothing was changed; commit again when others have ended theirs (pg_prepared_xacts)",
+            ));
+        }
+        if let Some(table) = backend.connection.value(LOOKED_INTO)? {
+            return Err(refused(
+                &format!(
+                    "the sandbox used the foreign table {table}, and such a transaction cannot be prepared"
+                ),
+                "nothing was changed; `escrow rollback` begins anew: read foreign tables outside of the sandbox",
+            ));
+        }
+    }
     if backend
         .connection
         .value("SELECT pg_catalog.pg_my_temp_schema()")?
