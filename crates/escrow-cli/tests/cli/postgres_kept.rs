@@ -118,3 +118,40 @@ fn the_role_that_a_session_begins_with_was_not_kept() {
     assert_eq!(shop.sql(owner), "team");
     shop.assert_nothing_left();
 }
+
+/// Temporary objects and notifications that were refused only when everything else was done.
+// rule Q7
+#[test]
+fn what_cannot_be_prepared_passed_until_the_commit() {
+    let shop = Shop::new(true);
+    shop.sql("CREATE MATERIALIZED VIEW mv AS SELECT id FROM items; CREATE UNIQUE INDEX ON mv (id)");
+    let url = shop.plan("try");
+    for sql in [
+        "WITH x AS (SELECT 1 a) SELECT * INTO TEMP tt FROM x",
+        "(SELECT 1 AS a INTO TEMP tt)",
+        "SELECT 1 a INTO pg_temp.tt",
+        "CREATE TABLE \"pg_temp\".tt AS SELECT 1",
+        "REFRESH MATERIALIZED VIEW CONCURRENTLY mv",
+        "SELECT \"pg_notify\"('a', 'b')",
+        "SELECT U&\"pg!005fnotify\" UESCAPE '!' ('a', 'b')",
+    ] {
+        has(&refused(&url, sql), ["0A000", "HINT"]);
+    }
+    for sql in [
+        "SELECT name AS temp INTO wy FROM items; SELECT temp INTO wz FROM wy",
+        "BEGIN; DECLARE c CURSOR FOR SELECT 1 AS hold; FETCH c; COMMIT",
+        "GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO app",
+        "CREATE FUNCTION tell() RETURNS void RETURN pg_notify('a', 'b')",
+        "CREATE FUNCTION safe() RETURNS int LANGUAGE sql SET search_path = pg_catalog, pg_temp AS 'SELECT 1'",
+        "REFRESH MATERIALIZED VIEW mv",
+    ] {
+        inside(&url, sql);
+    }
+    inside(
+        &url,
+        "CREATE TABLE made (a int); SET search_path = pg_temp, public; CREATE TABLE tt (a int)",
+    );
+    shop.assert_refused(&url, "search_path");
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}

@@ -21,6 +21,7 @@ mod session;
 mod sql;
 mod tls;
 mod wire;
+mod words;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

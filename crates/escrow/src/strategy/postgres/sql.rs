@@ -3,6 +3,10 @@
 use std::ops::Range;
 
 use super::lexer::{Reading, Word, first_statement};
+use super::words::{
+    calls, calls_coded, chains, goes_into_temporary, holds, is_coded, is_in_temporary,
+    is_temporary, session_lock, sets_config, sets_local, setting,
+};
 
 /// What a statement does to transactions, sessions and the things that cannot be held.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +17,7 @@ pub(super) enum Statement {
     Commit { chain: bool },
     /// Takes one back.
     Rollback { chain: bool },
-    /// Works on a savepoint, or declares a cursor: only in a transaction.
+    /// Works on a savepoint, declares a cursor or locks a table: only in a transaction.
     InTransaction(&'static str),
     /// Prepares a statement under a name.
     Prepare(Named),
@@ -56,6 +60,9 @@ pub(super) struct Named {
 
 /// What declares a cursor, as the server calls it.
 pub(super) const CURSOR: &str = "DECLARE CURSOR";
+
+/// What locks tables, as the server calls it.
+pub(super) const LOCK: &str = "LOCK TABLE";
 
 /// Names of savepoints and prepared transactions that are ours.
 pub(super) const OWN: &str = "escrow_";
@@ -176,6 +183,12 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
         let before = words.iter().position(|word| word.is("as"))? + 1;
         named(before + 1).filter(|_| at(before) == "execute")
     };
+    // What only names a function does not call it.
+    let names_function = || {
+        let routine = |word: &str| matches!(word, "function" | "procedure");
+        let defines = matches!(at(0), "create" | "alter") && (routine(at(1)) || routine(at(3)));
+        defines || matches!(at(0), "grant" | "revoke" | "comment" | "drop")
+    };
     match at(0) {
         "begin" => Statement::Begin(modes(words)),
         "start" if at(1) == "transaction" => Statement::Begin(modes(words)),
@@ -225,16 +238,23 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
             "listen on a connection of your own to the original",
         ),
         "notify" => refused("NOTIFY", CLONE),
-        "declare" if has("hold") && !has("without") => refused(
+        "declare" if holds(words) => refused(
             "a cursor WITH HOLD",
             "declare it without HOLD, in a transaction",
         ),
         "declare" => Statement::InTransaction(CURSOR),
+        "lock" => Statement::InTransaction(LOCK),
+        "refresh" if has("concurrently") => refused(
+            "REFRESH MATERIALIZED VIEW CONCURRENTLY",
+            "it makes a temporary table; refresh it without CONCURRENTLY",
+        ),
         "create" if is_temporary(at(1), at(2), at(3)) => refused(
             "a temporary object",
             "use an ordinary table in the sandbox, or a temporary one outside of it",
         ),
-        "create" if has("pg_temp") => refused("a temporary object", CLONE),
+        "create" if (0..words.len()).any(|at| is_in_temporary(&words[at..])) => {
+            refused("a temporary object", CLONE)
+        }
         "deallocate" => {
             let skip = usize::from(at(1) == "prepare" && words.len() > 2) + 1;
             match at(skip) == "all" {
@@ -250,13 +270,7 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
         "set" if at(1) == "constraints" => Statement::Other,
         "set" | "reset" => {
             let skip = usize::from(matches!(at(1), "local" | "session"));
-            let dotted = words.iter().skip(1 + skip);
-            let dotted =
-                dotted.take_while(|word| word.name().is_some() || **word == Word::Sign(b'.'));
-            let parts: Vec<&str> = dotted.filter_map(Word::name).collect();
-            // `SET a.b TO x` and `SET a TO x`: what is set is before the sign or the word.
-            let name = parts.iter().take_while(|part| **part != "to").copied();
-            let name = name.collect::<Vec<_>>().join(".");
+            let name = setting(words.get(1 + skip..).unwrap_or_default());
             match name.eq_ignore_ascii_case(SESSION_USER) || is_coded(words) {
                 true => becomes_another(),
                 false => Statement::Setting {
@@ -265,14 +279,18 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
                 },
             }
         }
-        "select" if has("into") && (has("temp") || has("temporary")) => {
+        _ if goes_into_temporary(words) => {
             refused("a temporary table", "use an ordinary table in the sandbox")
         }
         _ if words.iter().any(session_lock) => refused(
             "an advisory lock of the session",
             "all clients of the sandbox share one session; use pg_advisory_xact_lock",
         ),
-        _ if has("pg_notify") => refused("pg_notify", CLONE),
+        _ if calls(words, "pg_notify") && !names_function() => refused("pg_notify", CLONE),
+        _ if calls_coded(words) => refused(
+            "a function whose name is written by numbers",
+            "write the name itself",
+        ),
         "execute" => named(1).map_or(Statement::Other, Statement::Execute),
         "explain" => explained().unwrap_or(Statement::Other),
         "create" if matches!(at(1), "table" | "unlogged") && filled_by().is_some() => {
@@ -287,7 +305,7 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
                     becomes_another()
                 }
                 first => Statement::Setting {
-                    local: has("true"),
+                    local: (0..words.len()).any(|at| sets_local(&words[at..])),
                     name: match first {
                         Some(Word::Text(name)) => Some(name.clone()),
                         _ => None,
@@ -309,46 +327,9 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
     }
 }
 
-fn sets_config(word: &Word) -> bool {
-    word.name() == Some("set_config")
-}
-
-/// Whether what is created is temporary, told by the words after `CREATE`.
-fn is_temporary(first: &str, second: &str, third: &str) -> bool {
-    let temporary = |word: &str| matches!(word, "temp" | "temporary");
-    match first {
-        "local" | "global" => temporary(second),
-        "or" => temporary(third),
-        _ => temporary(first),
-    }
-}
-
-/// Whether a name may be written by numbers, `U&"…"`, so that it is not what it says.
-fn is_coded(words: &[Word]) -> bool {
-    words
-        .windows(3)
-        .any(|three| matches!(three, [u, Word::Sign(b'&'), Word::Quoted(_)] if u.is("u")))
-}
-
 fn no_savepoint() -> Statement {
     let text = format!("names of savepoints that begin with {OWN} are not yours");
     Statement::Refused("3B001", text, "take another name")
-}
-
-/// Locks that belong to the session, which all clients share.
-fn session_lock(word: &Word) -> bool {
-    const LOCKS: [&str; 4] = [
-        "pg_advisory_lock",
-        "pg_advisory_lock_shared",
-        "pg_try_advisory_lock",
-        "pg_try_advisory_lock_shared",
-    ];
-    word.name().is_some_and(|name| LOCKS.contains(&name))
-}
-
-fn chains(words: &[Word]) -> bool {
-    let chain = words.iter().position(|word| word.is("chain"));
-    chain.is_some_and(|at| at > 0 && words[at - 1].is("and"))
 }
 
 fn modes(words: &[Word]) -> Modes {
@@ -501,6 +482,28 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_setting_is_found() {
+        for (text, wanted, is_local) in [
+            ("set local time zone local", "timezone", true),
+            ("SET NAMES 'x'", "client_encoding", false),
+            ("set schema 'x'", "search_path", false),
+            ("set session a.b.c to x", "a.b.c", false),
+            ("set role x", "role", false),
+            ("reset all", "all", false),
+            ("select set_config('a', 'on', false)", "a", false),
+            ("select set_config('a', f('x', true), 'F')", "a", false),
+            ("select set_config('a', 'x', is_local => true)", "a", true),
+            ("select set_config('a', 'x', 'T'::bool)", "a", true),
+        ] {
+            let wanted = Statement::Setting {
+                local: is_local,
+                name: Some(wanted.to_owned()),
+            };
+            assert_eq!(kinds(text), [wanted], "{text}");
+        }
+    }
+
+    #[test]
     fn the_name_of_a_prepared_statement_is_found() {
         for (text, name) in [
             ("execute P", "p"),
@@ -549,6 +552,14 @@ mod tests {
             "select 1 into temp t",
             "create table pg_temp.t (a int)",
             "declare c cursor with hold for select 1",
+            "with x as (select 1 a) select * into temp tt from x",
+            "(select 1 as a into local temporary table tt)",
+            "select 1 a into \"pg_temp\".tt",
+            "create table U&\"pg!005ftemp\" UESCAPE '!' .tt (a int)",
+            "select \"pg_notify\"('a', 'b')",
+            "select U&\"pg\\005fnotify\"('a', 'b')",
+            "create table t as select pg_notify('a', 'b')",
+            "refresh materialized view concurrently mv",
             "select pg_advisory_lock(1)",
             "execute p(pg_advisory_lock(1))",
             "prepare p as select pg_advisory_lock(1)",
@@ -569,6 +580,15 @@ mod tests {
             "select pg_advisory_xact_lock(1)",
             "select 'create temp table'",
             "create table temp (a int)",
+            "insert into temp (a) values (1)",
+            "with x as (select 1) insert into temp select 1 from x",
+            "select temp into wy from wx",
+            "select 1 into temp from wx",
+            "create function f() returns int language sql set search_path = public, pg_temp as 'select 1'",
+            "create or replace function f() returns void return pg_notify('a', 'b')",
+            "grant execute on function pg_notify(text, text) to app",
+            "declare c cursor for select 1 as hold",
+            "select U&\"d\\0061ta\" from t",
         ] {
             assert!(
                 !matches!(kinds(text)[..], [Statement::Refused(..)]),

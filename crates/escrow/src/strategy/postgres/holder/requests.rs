@@ -268,7 +268,7 @@ fn check(backend: &mut Backend, max_prepared: u64) -> PgResult<Option<String>> {
     {
         return Err(refused(
             "the sandbox used temporary objects, and such a transaction cannot be prepared",
-            "they were made by a function; `escrow rollback` begins anew",
+            "a function made them, or a search_path that has pg_temp in it; `escrow rollback` begins anew",
         ));
     }
     // A cursor WITH HOLD, which a function can declare, would fail it. SET CONSTRAINTS runs triggers, which can.

@@ -77,6 +77,7 @@ impl Client<'_> {
                 self.portal_named = true;
                 None
             }
+            Statement::InTransaction(sql::LOCK) if self.several => None,
             Statement::InTransaction(what) if !explicit => {
                 let text = format!("{what} can only be used in transaction blocks");
                 Some(raise("25P01", &text, None).into_bytes())
