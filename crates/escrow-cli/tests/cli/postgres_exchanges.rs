@@ -183,6 +183,33 @@ for sql in ["COPY loose FROM STDIN", "COPY loose FROM STDIN (NULL 'ü')"]:
     shop.assert_nothing_left();
 }
 
+/// What a portal is was forgotten when another one was to have its name, which the server refuses: that it copies came as a surprise.
+// rule Q3
+#[test]
+fn a_portal_whose_name_was_to_be_another_s_took_the_sandbox_with_it() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(&url, "UPDATE items SET price = 3");
+    let script = r#"
+one = Raw(sys.argv[1])
+one.say(Q("BEGIN"))
+one.say(P("COPY loose FROM STDIN", "c") + P("SELECT 1", "sel") + B("c", "p") + S)
+one.say(Q("SAVEPOINT s"))
+assert b"C42P03" in str(one.say(B("sel", "p") + S)).encode()
+one.say(Q("ROLLBACK TO s"))
+one.link.sendall(E("p") + S)
+one.copies()
+found = one.say(frame("d", b"9\t9\n") + frame("c") + S)
+assert found[-1] == ("Z", b"T"), found
+one.say(Q("COMMIT"))
+"#;
+    python(&[FRAMES, script].concat(), &[&url]);
+    assert_eq!(inside(&url, "SELECT count(*) FROM loose"), "4");
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "20|60");
+    shop.assert_nothing_left();
+}
+
 #[test]
 fn a_setting_of_a_statement_that_was_prepared_before_is_the_clients_own() {
     let shop = Shop::new(true);
