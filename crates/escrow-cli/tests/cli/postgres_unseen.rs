@@ -363,3 +363,42 @@ fn what_one_side_may_not_read_was_unseen_or_stopped_every_commit() {
     let released = "SELECT (SELECT v FROM own), (SELECT count(*) FROM hidden), (SELECT count(*) FROM audit.log)";
     assert_eq!(shop.sql(released), "b|1|1");
 }
+
+/// Ranges over an enumerated type are names too, and the value of a sequence that is new, or was begun anew, is released with it.
+// rule C11
+#[test]
+fn ranges_of_names_and_values_of_new_sequences_were_not_bound() {
+    let shop = Shop::new(true);
+    shop.sql(
+        "CREATE TYPE mood AS ENUM ('a', 'b', 'c'); CREATE TYPE moods AS RANGE (subtype = mood); CREATE SEQUENCE old; CREATE SEQUENCE counted; \
+         CREATE TABLE r (id int PRIMARY KEY, m moods); INSERT INTO r VALUES (1, '[a,a]'); \
+         CREATE TABLE m (id int PRIMARY KEY, m moods_multirange); INSERT INTO m VALUES (1, '{[a,a]}'); \
+         CREATE TABLE acl (id int PRIMARY KEY, a aclitem); INSERT INTO acl VALUES (1, 'app=r/postgres')",
+    );
+    let url = shop.plan("try");
+    for (first, second) in [
+        (
+            "ALTER TYPE mood RENAME VALUE 'a' TO 'x'; ALTER TYPE mood RENAME VALUE 'b' TO 'a'; ALTER TYPE mood RENAME VALUE 'x' TO 'b'",
+            "UPDATE r SET m = '[a,a]'",
+        ),
+        ("SELECT 1", "UPDATE m SET m = '{[a,a]}'"),
+        (
+            "CREATE ROLE other; ALTER ROLE app RENAME TO x; ALTER ROLE other RENAME TO app",
+            "UPDATE acl SET a = 'app=r/postgres'",
+        ),
+        ("ALTER SEQUENCE old RESTART 100", "SELECT setval('old', 5)"),
+        ("CREATE SEQUENCE made", "SELECT setval('made', 7)"),
+        ("SELECT 1", "SELECT setval('made', 7, false)"),
+    ] {
+        inside(&url, first);
+        let before = shop.digest().expect("everything was read");
+        inside(&url, second);
+        assert_ne!(shop.digest(), Some(before), "{second}");
+    }
+    inside(&url, "SELECT nextval('counted')");
+    let said = shop.cli.ok("--json commit try --dry-run");
+    let notes = json(&shop.cli, "commit try --dry-run")["resources"].to_string();
+    has(&said, ["counted", "the sequence was moved"]);
+    assert!(!notes.contains("\"made\""), "{notes}");
+    shop.cli.ok("cleanup --yes try");
+}

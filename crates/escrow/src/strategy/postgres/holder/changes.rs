@@ -110,26 +110,32 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     );
     let definitions = definitions(backend, &own)?;
     found.changes.extend(definitions.changes);
+    let is_new = |table: &Table| definitions.new.contains(&table.oid);
+    // Nobody else sees a sequence that is new.
+    for table in tables.iter().filter(|table| is_new(table)) {
+        found.notes.retain(|(name, _)| *name != table.shown());
+    }
     // A definition cannot be made again from what is known of it.
     if !found.changes.is_empty() {
         redo.give_up();
     }
     for table in tables.iter().filter(|table| table.has_rows()) {
-        let is_new = definitions.new.contains(&table.oid);
+        let is_new = is_new(table);
         let renamed = !found.changes.is_empty()
             && has_names(&mut backend.connection, &table.oid, &definitions.types)?;
         let old = before.get(&table.oid).filter(|_| !is_new);
-        let why = match (now.get(&table.oid), old) {
-            (None, _) => Some("this role may not read all of it, or it was never filled"),
-            _ if is_new => None,
-            _ if table.closed || renamed => {
-                Some("it is locked, or has names in it that may have changed")
+        let closed = table.closed || renamed;
+        let why = match table.readable {
+            false => Some("this role may not read all of it, or it was never filled"),
+            true if is_new => None,
+            true if closed => Some("it is locked, or has names in it that may have changed"),
+            true if old.is_none() => {
+                Some("this role could not read all of it before the work in the sandbox")
             }
-            (_, None) => Some("this role could not read all of it before the work in the sandbox"),
-            _ => None,
+            true => None,
         };
         // The rows of a materialized view are made by its query alone.
-        if table.closed || renamed || table.kind == "m" || why.is_some() {
+        if closed || table.kind == "m" || why.is_some() {
             redo.give_up();
         }
         let name = now.get(&table.oid).map_or("", String::as_str);
@@ -191,15 +197,17 @@ fn unread(
     Ok(())
 }
 
-/// Whether a table has values that are written as names, of which one may be another thing's now: of enumerated types that were changed, or
-/// of the catalogs (`regclass`).
+/// Whether a table has values that are written as names, of which one may be another thing's now: of enumerated types that were changed, also in
+/// ranges (older servers have none of several), or of the catalogs (`regclass`, `aclitem`).
 fn has_names(connection: &mut Connection, table: &str, types: &[String]) -> PgResult<bool> {
     let changed: String = types.iter().map(|number| format!(", {number}")).collect();
     let sql = format!(
         "WITH RECURSIVE r(oid) AS (SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped UNION \
          SELECT v.x FROM r JOIN pg_catalog.pg_type t ON t.oid = r.oid, LATERAL (SELECT t.typbasetype UNION ALL SELECT t.typelem UNION ALL \
-         SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0) v(x) WHERE v.x <> 0) \
-         SELECT EXISTS (SELECT FROM r WHERE oid IN (2202, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191{changed}))",
+         SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 UNION ALL \
+         SELECT g.rngsubtype FROM pg_catalog.pg_range g WHERE g.rngtypid = t.oid \
+         OR (pg_catalog.to_jsonb(g) ->> 'rngmultitypid')::pg_catalog.oid = t.oid) v(x) WHERE v.x <> 0) \
+         SELECT EXISTS (SELECT FROM r WHERE oid IN (1033, 2202, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191{changed}))",
         literal(table)
     );
     Ok(connection.value(&sql)?.as_deref() == Some("t"))

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::super::super::sql::{UNREAD, identifier, part_item, table_item, text_change};
 use super::super::connect::{Connection, PgResult, literal};
 use super::backend::Backend;
-use super::changes::{digest_of, drop_present, shown, texts};
+use super::changes::{digest_of, drop_present, readable, shown, texts};
 use super::written::{Side, constraints, written};
 use crate::model::{Change, Detail, ResourcePath};
 
@@ -180,7 +180,16 @@ pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definiti
         if known.peek().is_some() && known.all(kept) {
             continue;
         }
-        let kept = said.get(key).cloned().unwrap_or_default();
+        let mut kept = said.get(key).cloned().unwrap_or_default();
+        let mut uncounted = false;
+        // What a sequence counts that is new, or was begun anew, is part of the transaction.
+        if let Some(new) = new.filter(|new| new.kind == "sequence")
+            && old.is_none_or(|old| old.file != new.file)
+        {
+            let counted = counted(&mut backend.connection, &key.1)?;
+            uncounted = counted.is_none();
+            kept.extend(counted.map(|value| ("value".to_owned(), value)));
+        }
         let gone = said_before.get(key).cloned().unwrap_or_default();
         let path = path_of(&key.0, new.or(old));
         let unread = catalogs
@@ -188,11 +197,21 @@ pub(super) fn definitions(backend: &mut Backend, own: &str) -> PgResult<Definiti
             .any(|one| one.name == key.0 && !one.readable);
         let change = by_path.entry(path).or_default();
         change.add(&key.0, (old, new), (kept, gone));
-        change.unread |= unread;
+        change.unread |= unread || uncounted;
     }
     let changes = by_path.into_iter().map(|(path, one)| one.into_change(path));
     found.changes.extend(changes);
     Ok(found)
+}
+
+/// How far a sequence has counted, if this role may read it.
+fn counted(connection: &mut Connection, number: &str) -> PgResult<Option<String>> {
+    let Some(name) = readable(connection, &[number])?.remove(number) else {
+        return Ok(None);
+    };
+    connection.value(&format!(
+        "SELECT pg_catalog.concat_ws(' ', last_value, is_called) FROM {name}"
+    ))
 }
 
 /// What was changed under one path: usually one thing, or one that was dropped and another one that has its name now.
