@@ -155,3 +155,36 @@ fn what_cannot_be_prepared_passed_until_the_commit() {
     shop.cli.ok("cleanup --yes try");
     shop.assert_nothing_left();
 }
+
+/// Errors of checks that wait, and settings, that were not as on a server.
+#[test]
+fn what_a_client_was_told_or_had_set_was_less_than_on_a_server() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    let said = refused(&url, "INSERT INTO orders (item) VALUES (999)");
+    let wanted = ["23503", "DETAIL:  Key (item)=(999)", "TABLE NAME:  orders"];
+    has(&said, wanted);
+    has(&said, ["CONSTRAINT NAME:  orders_item_fkey"]);
+    assert!(!said.contains("SET CONSTRAINTS"), "{said}");
+    has(&refused(&url, "LOCK TABLE items"), ["25P01"]);
+    inside(&url, "LOCK TABLE items; SELECT 1");
+    for (set, show, wanted) in [
+        ("SET TIME ZONE 'Asia/Tokyo'", "TimeZone", "Asia/Tokyo"),
+        ("SET NAMES 'LATIN1'", "client_encoding", "LATIN1"),
+        ("SET SCHEMA 'pg_catalog'", "search_path", "pg_catalog"),
+        ("SET ROLE app", "role", "app"),
+        (
+            "SELECT set_config('DateStyle', 'German', 't')",
+            "DateStyle",
+            "ISO, MDY",
+        ),
+    ] {
+        let mut psql = Command::new("psql");
+        psql.args([url.as_str(), "-XqAt", "-c", "BEGIN", "-c", set]);
+        psql.args(["-c", "SET LOCAL work_mem = '8MB'", "-c", "COMMIT"]);
+        let said = output_of(psql.args(["-c", &format!("SHOW {show}")]));
+        assert_eq!(said.lines().last(), Some(wanted), "{set}");
+    }
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}

@@ -44,6 +44,9 @@ pub(super) struct PgError {
     pub(super) code: Option<String>,
     pub(super) message: String,
     pub(super) detail: Option<String>,
+    /// Everything that the server said of it.
+    #[serde(skip)]
+    pub(super) fields: Vec<(u8, String)>,
 }
 
 impl PgError {
@@ -53,6 +56,7 @@ impl PgError {
             code: None,
             message: message.into(),
             detail: None,
+            fields: Vec::new(),
         }
     }
 
@@ -65,6 +69,7 @@ impl PgError {
             code: text(b'C'),
             message: text(b'M').unwrap_or_else(|| "the server said no more".to_owned()),
             detail: text(b'D'),
+            fields,
         }
     }
 

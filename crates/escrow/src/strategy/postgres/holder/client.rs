@@ -12,7 +12,7 @@ use super::super::lexer::is_certain;
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame, Incoming};
 use super::backend::{Backend, Settings, Turn, Unavailable, WORK};
-use super::exchange::{Exchange, Form, HINT};
+use super::exchange::{Exchange, Form, with_hint};
 use super::statements::{Closing, Prepared, Renamed, UNNAMED};
 use super::{Holder, extended};
 
@@ -457,11 +457,14 @@ impl<'h> Client<'h> {
 
     /// Tells the client an error that answered a statement of ours.
     fn say(&mut self, error: PgError) -> Served<Answered> {
-        let Some(code) = &error.code else {
+        if error.code.is_none() {
             return Err(Ended::Lost(error));
-        };
-        let hint = code.eq("25001").then_some(HINT);
-        self.send(&wire::error_frame("ERROR", code, &error.message, hint));
+        }
+        // Where it happened is a place in the statement of ours.
+        let told = |(letter, _): &&(u8, String)| !b"Wpq".contains(letter);
+        let fields: Vec<_> = error.fields.iter().filter(told).cloned().collect();
+        let frame = Frame::new(b'E', wire::fields_body(&fields));
+        self.send(&with_hint(frame));
         Ok(Answered {
             failed: true,
             released: false,

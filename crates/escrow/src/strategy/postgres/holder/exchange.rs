@@ -375,7 +375,7 @@ impl Exchange {
 }
 
 /// What to do where the server refuses something in a transaction.
-pub(super) const HINT: &str = "a sandbox is one held transaction; do this outside of it, on a connection of your own to the original";
+const HINT: &str = "a sandbox is one held transaction; do this outside of it, on a connection of your own to the original";
 
 /// The same error, about the names that the client gave its statements, and places in the text that it sent: those are known of a query.
 fn as_named(frame: Frame, client: &Client<'_>, query: bool) -> Frame {
@@ -420,7 +420,7 @@ fn as_named(frame: Frame, client: &Client<'_>, query: bool) -> Frame {
 }
 
 /// The same error, with what to do where the server does not say it.
-fn with_hint(frame: Frame) -> Frame {
+pub(super) fn with_hint(frame: Frame) -> Frame {
     let mut fields = wire::fields(&frame.body);
     let is = |letter: u8, value: &str| {
         fields

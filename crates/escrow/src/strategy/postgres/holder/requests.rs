@@ -283,6 +283,7 @@ fn refused(message: &str, detail: &str) -> PgError {
         code: Some("0A000".to_owned()),
         message: message.to_owned(),
         detail: Some(detail.to_owned()),
+        fields: Vec::new(),
     }
 }
 
