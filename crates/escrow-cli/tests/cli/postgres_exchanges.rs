@@ -43,7 +43,10 @@ class Raw:
         self.link.sendall(batch)
         return self.answers(ends)
     def copies(self):
-        while b"G\0\0" not in self.rest: self.rest += self.link.recv(65536)
+        while b"G\0\0" not in self.rest:
+            more = self.link.recv(65536)
+            assert more, ("closed", self.rest)
+            self.rest += more
         self.rest = b""
     def cancel(self):
         with socket.socket(socket.AF_UNIX) as link:
