@@ -63,6 +63,83 @@ fn a_function_of_a_check_constraint_wrote_other_rows_of_the_original() {
     shop.assert_no_clone();
 }
 
+/// Rows that follow others may be updated by the server itself: that let an update of any other row of the table through.
+// rule Q1, Q2
+#[test]
+fn a_function_wrote_a_row_of_another_client_in_a_table_that_follows_another_one() {
+    let shop = Shop::with_clones(true);
+    for counts in ["on", "off"] {
+        let set = format!("ALTER DATABASE shop SET track_counts = {counts}");
+        shop.server.sql("shop", &set);
+        shop.server.sql(
+            "shop",
+            "DROP SCHEMA IF EXISTS f CASCADE; CREATE SCHEMA f; \
+             CREATE FUNCTION f.chk(t text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN \
+             IF t = 'x' THEN UPDATE f.sn SET d = 666 WHERE id = 99 AND d = 0; END IF; RETURN true; END $$; \
+             CREATE TABLE f.p (id int PRIMARY KEY, v text CHECK (f.chk(v))); INSERT INTO f.p VALUES (1, 'a'), (2, 'b'); \
+             CREATE TABLE f.sn (id int PRIMARY KEY, p int REFERENCES f.p ON DELETE SET NULL, d int); INSERT INTO f.sn VALUES (1, 1, 0), (99, 2, 1)",
+        );
+        let url = shop.clone_plan("try");
+        shop.server
+            .sql("shop", "UPDATE f.sn SET d = 0 WHERE id = 99");
+        inside(
+            &url,
+            "UPDATE f.p SET v = 'x' WHERE id = 1; UPDATE f.sn SET d = 5 WHERE id = 1",
+        );
+        let told = shop.cli.fails("commit try", 3);
+        has(&told, ["'f.sn'", "more there than the diff shows"]);
+        let all = "SELECT string_agg(id || ' ' || d, ', ' ORDER BY id) FROM f.sn";
+        assert_eq!(shop.server.sql("shop", all), "1 0, 99 0", "{counts}");
+        // Where the function finds nothing to write, the same work is released.
+        shop.server
+            .sql("shop", "UPDATE f.sn SET d = 2 WHERE id = 99");
+        shop.cli.ok("commit try");
+        assert_eq!(shop.server.sql("shop", all), "1 5, 99 2", "{counts}");
+        shop.cli.ok("undo try");
+        assert_eq!(shop.server.sql("shop", all), "1 0, 99 2", "{counts}");
+        shop.cli.ok("cleanup try --yes");
+    }
+    shop.assert_no_clone();
+}
+
+/// The domain of a new column calls a function before the first row is written, and the table is written anew for it.
+// rule Q1, Q2
+#[test]
+fn a_function_of_a_domain_that_writes_while_a_column_is_added_is_refused() {
+    let shop = Shop::with_clones(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'); \
+         CREATE FUNCTION fix(i int) RETURNS bool LANGUAGE sql AS 'SELECT true'; CREATE DOMAIN small AS int CHECK (fix(VALUE))",
+    );
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "ALTER TABLE items ADD COLUMN m small; UPDATE items SET m = 1 WHERE id = 1; \
+         ALTER TABLE t ADD COLUMN m small; UPDATE t SET m = 1, v = 'c' WHERE id = 1",
+    );
+    let fix = |does: &str| {
+        format!(
+            "CREATE OR REPLACE FUNCTION fix(i int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN \
+             IF NOT current_database() LIKE 'escrow%' THEN {does}; END IF; RETURN true; END $$"
+        )
+    };
+    let all = "SELECT string_agg(id || v, ' ' ORDER BY id) FROM t";
+    for does in [
+        "UPDATE public.t SET v = 'z' WHERE v = 'b' AND i IS NULL",
+        "UPDATE public.t SET v = 'z' WHERE v = 'b' AND i = 1",
+    ] {
+        shop.server.sql("shop", &fix(does));
+        let told = shop.cli.fails("commit try", 3);
+        has(&told, ["'t'", "more there than the diff shows"]);
+        assert_eq!(shop.server.sql("shop", all), "1a 2b", "{does}");
+    }
+    shop.server.sql("shop", &fix("NULL"));
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("shop", all), "1c 2b");
+    shop.assert_no_clone();
+}
+
 /// What constraints themselves do to rows that follow others is not taken for more than was planned, and neither is what an order did that
 /// the original did not take.
 // rule Q3

@@ -352,10 +352,10 @@ impl Release<'_> {
     }
 
     /// Writes everything, in the order that the constraints of the original take.
-    fn write(
-        &self,
+    fn write<'r>(
+        &'r self,
         connection: &mut Connection,
-        rows: &[&Changed],
+        rows: &[&'r Changed],
         known: Option<String>,
     ) -> Result<()> {
         let (ddl, tables) = (&self.plan.plan.ddl, &self.plan.plan.tables);
@@ -364,6 +364,11 @@ impl Release<'_> {
             true => (&none, &none),
             false => (&ddl.early, &ddl.late),
         };
+        let ends = rows.iter().map(|changed| {
+            let (from, to) = self.ends_of(changed);
+            (*changed, from, to)
+        });
+        let mut watch = Watch::new(connection, self.plan, ends.collect())?;
         for sql in early {
             connection.query(sql).map_err(refused)?;
         }
@@ -382,20 +387,15 @@ impl Release<'_> {
             let sql = format!("ALTER TABLE {table} DISABLE TRIGGER {name}");
             connection.query(&sql).map_err(refused)?;
         }
+        watch.begin(connection, self.original)?;
         let begin = "SET CONSTRAINTS ALL DEFERRED; SAVEPOINT escrow_rows";
         connection.query(begin).map_err(refused)?;
         let counts = self.loose(connection, rows).map_err(refused)?;
-        let ends = rows.iter().map(|changed| {
-            let (from, to) = self.ends_of(changed);
-            (*changed, from, to)
-        });
-        let mut watch = Watch::new(connection, self.plan, ends).map_err(refused)?;
         let mut written = Ok(false);
         let [removals_first, removals_last, ..] = ORDERS;
         'tried: for backwards in BACKWARDS {
             let redo = self.redo(rows, &quoted, backwards);
             for order in [removals_first, removals_last] {
-                watch.begin(connection).map_err(refused)?;
                 written = redo
                     .write(connection, order)
                     .and_then(|()| connection.query("SET CONSTRAINTS ALL IMMEDIATE"))
@@ -408,7 +408,6 @@ impl Release<'_> {
                 }
                 let again = "ROLLBACK TO SAVEPOINT escrow_rows";
                 connection.query(again).map_err(refused)?;
-                watch.taken_back(connection).map_err(refused)?;
             }
         }
         if !written.map_err(refused)? {

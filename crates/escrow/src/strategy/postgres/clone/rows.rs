@@ -227,17 +227,27 @@ pub(super) fn found(connection: &mut Connection, table: &Table) -> PgResult<Opti
     oid.map(|oid| columns(connection, &oid)).transpose()
 }
 
+/// A row, of its values as texts.
+pub(super) fn row_of(texts: &[Option<&[u8]>], columns: &Columns) -> Row {
+    let values = texts.iter().zip(&columns.reads);
+    values.map(|(text, read)| value(*read, *text)).collect()
+}
+
 fn text_of(name: &str) -> String {
     format!("{}::pg_catalog.text", identifier(name))
 }
 
 /// The values of a row as texts.
-fn list(columns: &Columns) -> String {
+pub(super) fn list(columns: &Columns) -> String {
     let all: Vec<String> = columns.names.iter().map(|name| text_of(name)).collect();
     all.join(", ")
 }
 
-fn frozen(connection: &mut Connection, table: Table, columns: Columns) -> PgResult<Frozen> {
+pub(super) fn frozen(
+    connection: &mut Connection,
+    table: Table,
+    columns: Columns,
+) -> PgResult<Frozen> {
     let sum = sum(connection, &table, &columns)?;
     Ok(Frozen {
         table,
@@ -423,8 +433,7 @@ pub(super) fn present<'k>(
             batch.join(", ")
         );
         connection.each_row(&sql, |row| {
-            let values = row.iter().zip(&columns.reads);
-            let row: Row = values.map(|(text, read)| value(*read, *text)).collect();
+            let row = row_of(row, columns);
             found.insert(key_of(&row, columns, &mut Copies::default()), row);
             Ok(())
         })?;

@@ -1,24 +1,23 @@
 //! What the transaction of a commit wrote beyond its plan. Functions of the database run in it, those of `CHECK` constraints, domains,
 //! expression indexes and generated columns, and they may write. The locks of the transaction name the tables that were
-//! written, and the server counts the rows: both have to be what the plan says, or the commit is refused.
+//! written, and the rows of these say which transaction wrote them: both have to be what the plan says, or the commit is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
 
 use super::super::super::error::{Result, StrategyError};
-use super::super::super::sql::{Row, table_item};
-use super::super::connect::{Connection, PgResult, literal};
+use super::super::super::sql::differ::Copies;
+use super::super::super::sql::{Row, identifier, table_item};
+use super::super::connect::{Connection, PgError, PgResult, unexpected};
 use super::super::content::Texts;
 use super::super::failed;
-use super::super::holder::changes::shown;
+use super::super::holder::changes::{self, Table, key_of, shown};
 use super::databases::Original;
 use super::plan::OpenPlan;
-use super::rows::Changed;
+use super::rows::{Changed, Compared, Frozen, frozen, list, row_of};
 
 /// A schema and a name.
 pub(super) type Relation = (String, String);
-
-/// How many rows of a table were inserted, updated and deleted.
-type Counts = [i64; 3];
 
 /// The locks of a transaction on what holds data: whether one is that which writing rows takes, whether one is stronger, and whether one
 /// keeps all others out.
@@ -41,126 +40,112 @@ const FILES: &str = "SELECT n.nspname, c.relname, pg_catalog.pg_relation_filenod
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid >= 16384 AND c.relkind IN ('r', 'S', 'm')";
 
 /// What the transaction of a commit is expected to write.
-pub(super) struct Watch {
-    /// The rows of each table.
-    planned: BTreeMap<Relation, Counts>,
+pub(super) struct Watch<'p> {
+    plan: &'p OpenPlan,
+    /// The rows of the plan that are written, with what they are before and afterwards.
+    rows: Vec<PlannedRow<'p>>,
+    /// The tables of the plan.
+    planned: BTreeMap<Relation, &'p Compared>,
+    /// The rows of these and of those that follow them, before definitions were changed: what that ran may not have written them.
+    before: Vec<Frozen>,
+    /// How many rows these and those that follow them should have in the end.
+    wanted: BTreeMap<Relation, i64>,
     /// What the definitions of the plan alter, and so lock.
     altered: BTreeSet<Relation>,
     /// The files of that once it is altered.
     files: BTreeMap<Relation, String>,
-    /// The tables whose rows follow those of a table that is written, and in how many ways.
-    following: BTreeMap<Relation, i64>,
-    /// What was counted when the rows were begun, and what of it counts no more, since it was taken back; none where the server does not
-    /// count.
-    counts: Option<[BTreeMap<Relation, Counts>; 2]>,
+    /// The number of a transaction that is older than the first row of this one.
+    since: u64,
 }
 
-impl Watch {
-    /// Begins before the first row is written.
-    pub(super) fn new<'r>(
+/// A row of a plan, as it is before and afterwards.
+pub(super) type PlannedRow<'p> = (&'p Changed, Option<&'p Row>, Option<&'p Row>);
+
+impl<'p> Watch<'p> {
+    /// Begins before the first statement.
+    pub(super) fn new(
         connection: &mut Connection,
-        plan: &OpenPlan,
-        rows: impl Iterator<Item = (&'r Changed, Option<&'r Row>, Option<&'r Row>)>,
-    ) -> PgResult<Self> {
-        let name = |changed: &Changed| {
-            let table = &plan.of(changed).table;
-            (table.schema.clone(), table.name.clone())
-        };
+        plan: &'p OpenPlan,
+        rows: Vec<PlannedRow<'p>>,
+    ) -> Result<Self> {
         // What another client changed since is not written on the way back; its table is locked all the same.
-        let locked = plan.rows.iter().map(|changed| (name(changed), [0; 3]));
-        let mut planned: BTreeMap<Relation, Counts> = locked.collect();
-        for (changed, from, to) in rows {
-            let of = plan.of(changed);
-            let counts = planned.entry(name(changed)).or_default();
-            match (from, to) {
-                (None, Some(_)) => counts[0] += 1,
-                (Some(_), None) => counts[2] += 1,
-                (Some(from), Some(to)) => {
-                    let written = from.iter().zip(to).zip(&of.columns.generated);
-                    let mut written = written.filter(|(_, generated)| !**generated);
-                    counts[1] += i64::from(written.any(|((from, to), _)| from != to));
-                }
-                (None, None) => {}
-            }
-        }
-        let mut following = BTreeMap::new();
-        for row in connection.query(FOLLOWING)? {
-            let [schema, name, follower_schema, follower] = row.map_texts();
-            if planned.contains_key(&(schema, name)) {
-                *following.entry((follower_schema, follower)).or_default() += 1;
-            }
-        }
-        let altered = plan.plan.ddl.relations();
-        let files = files(connection, &altered)?;
-        let counts = connection.value("SHOW track_counts")?.as_deref() == Some("on");
-        Ok(Self {
+        let planned = plan.rows.iter().map(|changed| plan.of(changed));
+        let planned = planned.map(|of| (name_of(&of.table), of)).collect();
+        let mut watch = Self {
+            plan,
+            rows,
             planned,
-            altered,
-            files,
-            following,
-            counts: counts.then(Default::default),
-        })
-    }
-
-    /// Rows are written from here on.
-    pub(super) fn begin(&mut self, connection: &mut Connection) -> PgResult<()> {
-        let now = self.counted(connection)?;
-        if let Some([begun, _]) = &mut self.counts {
-            *begun = now;
+            before: Vec::new(),
+            wanted: BTreeMap::new(),
+            altered: plan.plan.ddl.relations(),
+            files: BTreeMap::new(),
+            since: 0,
+        };
+        if !plan.plan.ddl.is_empty() {
+            watch.before = watch.frozen(connection).map_err(looked)?;
         }
-        Ok(())
+        Ok(watch)
     }
 
-    /// What was written since then was taken back: the server counts it all the same.
-    pub(super) fn taken_back(&mut self, connection: &mut Connection) -> PgResult<()> {
-        let now = self.counted(connection)?;
-        if let Some([begun, gone]) = &mut self.counts {
-            for (one, counts) in now {
-                let begun = begun.get(&one).copied().unwrap_or_default();
-                let gone = gone.entry(one).or_default();
-                (0..3).for_each(|at| gone[at] += counts[at] - begun[at]);
+    fn frozen(&self, connection: &mut Connection) -> PgResult<Vec<Frozen>> {
+        let (watched, mut found) = (self.watched(connection)?, Vec::new());
+        for table in changes::all(connection)? {
+            if watched.contains(&name_of(&table)) {
+                let columns = changes::columns(connection, &table.oid)?;
+                found.push(frozen(connection, table, columns)?);
             }
-        }
-        Ok(())
-    }
-
-    fn counted(&self, connection: &mut Connection) -> PgResult<BTreeMap<Relation, Counts>> {
-        let mut found = BTreeMap::new();
-        if self.counts.is_none() {
-            return Ok(found);
-        }
-        let all = self.planned.keys().chain(self.following.keys());
-        for (schema, name) in all {
-            let sql = format!(
-                "SELECT pg_catalog.pg_stat_get_xact_tuples_inserted(c.oid), pg_catalog.pg_stat_get_xact_tuples_updated(c.oid), \
-                 pg_catalog.pg_stat_get_xact_tuples_deleted(c.oid) FROM pg_catalog.pg_class c \
-                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {} AND c.relname = {}",
-                literal(schema),
-                literal(name)
-            );
-            let row = connection.query(&sql)?.into_iter().next();
-            let texts: [String; 3] = row.unwrap_or_default().map_texts();
-            let counts = texts.map(|text| text.parse().unwrap_or(0));
-            found.insert((schema.clone(), name.clone()), counts);
         }
         Ok(found)
     }
 
-    /// Refuses where more was written than the plan says. The locks are looked at by another connection: a function may have changed the
-    /// settings of this one.
+    /// The tables of the plan, and those that follow them.
+    fn watched(&self, connection: &mut Connection) -> PgResult<BTreeSet<Relation>> {
+        let mut found: BTreeSet<Relation> = self.planned.keys().cloned().collect();
+        for row in connection.query(FOLLOWING)? {
+            let [schema, name, follower_schema, follower] = row.map_texts();
+            if self.planned.contains_key(&(schema, name)) {
+                found.insert((follower_schema, follower));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Rows are written from here on, in savepoints; definitions that come first are changed.
+    pub(super) fn begin(&mut self, connection: &mut Connection, original: &Original) -> Result<()> {
+        self.files = files(connection, &self.altered).map_err(looked)?;
+        for one in self.watched(connection).map_err(looked)? {
+            let mut count = counted(connection, &one).map_err(looked)?;
+            for (changed, from, to) in &self.rows {
+                if name_of(&self.plan.of(changed).table) == one {
+                    count += i64::from(to.is_some()) - i64::from(from.is_some());
+                }
+            }
+            self.wanted.insert(one, count);
+        }
+        for one in &self.before {
+            let name = name_of(&one.table);
+            if self.wanted.contains_key(&name) && !one.is_there(connection).map_err(looked)? {
+                return Err(beyond(&name));
+            }
+        }
+        self.since = newest(&mut original.open()?).map_err(looked)?;
+        Ok(())
+    }
+
+    /// Refuses where more was written than the plan says. A function may have changed the settings of the connection; the locks are
+    /// looked at by another one.
     pub(super) fn check(&self, connection: &mut Connection, original: &Original) -> Result<()> {
-        let looked = |error| failed("be looked at", &error);
-        connection.query("SET search_path TO ''").map_err(looked)?;
+        let own_settings = "RESET ROLE; RESET ALL; SET search_path TO ''";
+        connection.query(own_settings).map_err(looked)?;
         let own = connection.value("SELECT pg_catalog.pg_backend_pid()");
         let own = own.map_err(looked)?.unwrap_or_default();
-        let locks = original
-            .open()?
-            .query(&format!("{LOCKS}{own} GROUP BY 1, 2 ORDER BY 1, 2"));
+        let mut other = original.open()?;
+        let locks = other.query(&format!("{LOCKS}{own} GROUP BY 1, 2 ORDER BY 1, 2"));
         for row in locks.map_err(looked)? {
             let [schema, name, rows, more, alone] = row.map_texts();
             let one = (schema, name);
             let (written, altered) = (self.planned.contains_key(&one), self.altered.contains(&one));
-            let rows = rows == "true" && !written && !self.following.contains_key(&one);
+            let rows = rows == "true" && !self.wanted.contains_key(&one);
             let more = more == "true" && !written && !altered;
             if rows || more || alone == "true" && !altered {
                 return Err(beyond(&one));
@@ -174,22 +159,79 @@ impl Watch {
         if let Some((one, _)) = anew {
             return Err(beyond(one));
         }
-        for (one, counts) in self.counted(connection).map_err(looked)? {
-            let gone = self.counts.as_ref().and_then(|[_, gone]| gone.get(&one));
-            let gone = gone.copied().unwrap_or_default();
-            let planned = self.planned.get(&one).copied().unwrap_or_default();
-            // A row of the plan that follows another one may be updated before its own turn.
-            let ways = self.following.get(&one).copied().unwrap_or(0);
-            let more = [0, ways * (planned[1] + planned[2]), 0];
-            let fits = |at: usize| {
-                (planned[at]..=planned[at] + more[at]).contains(&(counts[at] - gone[at]))
-            };
-            if !(0..3).all(fits) {
-                return Err(beyond(&one));
+        let until = newest(&mut other).map_err(looked)?;
+        for (one, wanted) in &self.wanted {
+            let planned = self.has_planned(connection, one, until).map_err(looked)?;
+            if !planned || counted(connection, one).map_err(looked)? != *wanted {
+                return Err(beyond(one));
             }
         }
         Ok(())
     }
+
+    /// Whether every row of a table that the transaction wrote is one of the plan. Nothing newer than the transaction is visible to it but
+    /// what it wrote itself, in whichever savepoint.
+    fn has_planned(
+        &self,
+        connection: &mut Connection,
+        one: &Relation,
+        until: u64,
+    ) -> PgResult<bool> {
+        let (planned, mut copies) = (self.planned.get(one), Copies::default());
+        let (mut rows, list) = (BTreeMap::new(), planned.map(|of| list(&of.columns)));
+        for (changed, _, to) in &self.rows {
+            let of = self.plan.of(changed);
+            if let (Some(to), true) = (to, name_of(&of.table) == *one) {
+                rows.insert(key_of(to, &of.columns, &mut copies), *to);
+            }
+        }
+        // A row has the last 32 bits of the number.
+        let sql = format!(
+            "SELECT {} FROM ONLY {} WHERE pg_catalog.mod(xmin::pg_catalog.text::pg_catalog.int8 - {} + 4294967296, 4294967296) < {}",
+            list.unwrap_or_default(),
+            quoted(one),
+            self.since & 0xffff_ffff,
+            until.saturating_sub(self.since)
+        );
+        let (mut all, mut copies) = (true, Copies::default());
+        connection.each_row(&sql, |texts| {
+            all &= planned.is_some_and(|of| {
+                let row = row_of(texts, &of.columns);
+                let key = key_of(&row, &of.columns, &mut copies);
+                rows.get(&key).is_some_and(|wanted| **wanted == row)
+            });
+            Ok(())
+        })?;
+        Ok(all)
+    }
+}
+
+fn looked(error: PgError) -> StrategyError {
+    failed("be looked at", &error)
+}
+
+fn name_of(table: &Table) -> Relation {
+    (table.schema.clone(), table.name.clone())
+}
+
+fn quoted((schema, name): &Relation) -> String {
+    format!("{}.{}", identifier(schema), identifier(name))
+}
+
+/// How many rows a table has.
+fn counted(connection: &mut Connection, one: &Relation) -> PgResult<i64> {
+    let sql = format!("SELECT pg_catalog.count(*) FROM ONLY {}", quoted(one));
+    number(connection, &sql)
+}
+
+/// The number of a new transaction of its own.
+fn newest(connection: &mut Connection) -> PgResult<u64> {
+    number(connection, "SELECT pg_catalog.txid_current()")
+}
+
+fn number<N: FromStr>(connection: &mut Connection, sql: &str) -> PgResult<N> {
+    let text = connection.value(sql)?.unwrap_or_default();
+    text.parse().map_err(|_| unexpected())
 }
 
 /// The files of these relations.
