@@ -140,6 +140,38 @@ fn a_function_of_a_domain_that_writes_while_a_column_is_added_is_refused() {
     shop.assert_no_clone();
 }
 
+/// A dump names functions without quotes, and what drops one was cut out of that.
+// rule S4, C1
+#[test]
+fn the_name_of_a_dropped_function_ran_as_statements_in_the_original() {
+    let shop = Shop::with_clones(true);
+    let name = "\"a();select public.x();delete from public.o;commit;begin;--\"()";
+    let plain = "RETURNS int LANGUAGE sql AS 'SELECT 1'";
+    shop.server.sql(
+        "shop",
+        &format!(
+            "CREATE TABLE o (id int PRIMARY KEY, v text); INSERT INTO o VALUES (1, 'a'), (2, 'b'); \
+             CREATE FUNCTION x() RETURNS int LANGUAGE plpgsql AS $$ BEGIN DROP FUNCTION public.{name}; \
+             CREATE FUNCTION public.a() RETURNS int LANGUAGE sql AS 'SELECT 1'; RETURN 1; END $$; \
+             CREATE FUNCTION a() {plain}; CREATE FUNCTION {name} {plain}; CREATE FUNCTION \"my fn (old)\"(int, text) {plain}; \
+             CREATE TABLE \"n n\" (a int); CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; \
+             CREATE TRIGGER \"t t\" BEFORE INSERT ON \"n n\" FOR EACH ROW EXECUTE FUNCTION no()"
+        ),
+    );
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        &format!(
+            "DROP FUNCTION {name}; DROP FUNCTION \"my fn (old)\"(int, text); DROP TRIGGER \"t t\" ON \"n n\""
+        ),
+    );
+    shop.cli.ok("commit try");
+    let all = "SELECT (SELECT count(*) FROM o), (SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'public'::regnamespace), \
+               (SELECT count(*) FROM pg_trigger WHERE tgname = 't t')";
+    assert_eq!(shop.server.sql("shop", all), "2|a no x|0");
+    shop.assert_no_clone();
+}
+
 /// What constraints themselves do to rows that follow others is not taken for more than was planned, and neither is what an order did that
 /// the original did not take.
 // rule Q3

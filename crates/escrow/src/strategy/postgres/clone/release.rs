@@ -18,7 +18,7 @@ use super::plan::{NUMBER, OpenPlan, UNDO_NUMBER};
 use super::programs::Programs;
 use super::refused;
 use super::rows::{self, Changed, Compared, copies, present};
-use super::schema::Schema;
+use super::schema::{Schema, define};
 use super::unplanned::Watch;
 use crate::model::{Conflict, ResourcePath};
 
@@ -370,7 +370,7 @@ impl Release<'_> {
         });
         let mut watch = Watch::new(connection, self.plan, ends.collect())?;
         for sql in early {
-            connection.query(sql).map_err(refused)?;
+            define(connection, sql).map_err(refused)?;
         }
         // From here on nothing of what was altered or dropped can be changed by another client; in between something was.
         if known.is_some() && Some(stamp(self.original)?) != known {
@@ -422,7 +422,7 @@ impl Release<'_> {
             connection.query(&sql).map_err(refused)?;
         }
         for sql in late {
-            connection.query(sql).map_err(refused)?;
+            define(connection, sql).map_err(refused)?;
         }
         if !self.back {
             for sequence in self.plan.plan.sequences.iter().filter(|one| one.is_new()) {

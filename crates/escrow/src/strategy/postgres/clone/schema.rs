@@ -2,14 +2,16 @@
 //! databases differ, the SQL of the second one is what changes the first; whether it did is seen by a dump of the result.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
 use super::super::super::sql::{identifier, part_item, table_item, text_change};
-use super::super::connect::{Connection, PgResult, literal};
+use super::super::connect::{Connection, PgError, PgResult, literal, unexpected};
 use super::super::holder::changes::shown;
 use super::super::lexer::{Reading, Word, first_statement};
 use super::super::sql::first_end;
+use super::super::wire;
 use super::rows::missing;
 use super::unplanned::Relation;
 use crate::model::{Change, ResourcePath};
@@ -313,6 +315,27 @@ pub(super) fn ddl(
     Ok(Ok(found))
 }
 
+/// Carries out SQL of definitions, one statement after the other: the server takes no text with two, however it reads a name in it. None
+/// of them may end the transaction.
+pub(super) fn define(connection: &mut Connection, sql: &str) -> PgResult<()> {
+    let (begun, mut rest) = (connection.status, sql);
+    while !rest.trim().is_empty() {
+        let (one, after) = rest
+            .split_at_checked(first_end(rest.as_bytes()))
+            .ok_or_else(unexpected)?;
+        rest = after;
+        let mut message = Vec::new();
+        wire::put_statement(&mut message, one);
+        wire::put(&mut message, b'S', &[]);
+        connection.link.write_all(&message)?;
+        while connection.next_row()?.is_some() {}
+        if connection.status != begun {
+            return Err(PgError::link("a definition ended the transaction"));
+        }
+    }
+    Ok(())
+}
+
 /// Whether it can be made as a dump has it. A new materialized view would be empty, and filling it runs what its query says.
 fn is_made(kind: &str) -> bool {
     let plain = matches!(
@@ -446,9 +469,14 @@ fn remove(named: &Named, sql: &str) -> Option<String> {
         kind @ ("TABLE" | "VIEW" | "MATERIALIZED VIEW" | "SEQUENCE" | "INDEX" | "TYPE"
         | "DOMAIN" | "SCHEMA") => format!("DROP {kind} {}", named.quoted()),
         kind @ ("FUNCTION" | "PROCEDURE") => {
-            let (name, arguments) = named.name.split_once('(')?;
-            let (schema, name) = (identifier(&named.schema), identifier(name));
-            format!("DROP {kind} {schema}.{name}({arguments}")
+            // The dump names it without quotes: where its name ends, the statement says.
+            let (_, words, _) = first_statement(sql.as_bytes(), Reading::USUAL);
+            let [_, _, _, Word::Sign(b'.'), name, ..] = &words[..] else {
+                return None;
+            };
+            let arguments = named.name.strip_prefix(name.name()?)?;
+            let (schema, name) = (identifier(&named.schema), identifier(name.name()?));
+            format!("DROP {kind} {schema}.{name}{arguments}")
         }
         "CONSTRAINT" | "FK CONSTRAINT" | "CHECK CONSTRAINT" => {
             let (table, rest) = sql.split_once("ADD CONSTRAINT ")?;
@@ -456,8 +484,9 @@ fn remove(named: &Named, sql: &str) -> Option<String> {
         }
         "DEFAULT" => format!("{} DROP DEFAULT", until(" SET DEFAULT ")?),
         kind @ ("TRIGGER" | "POLICY") => {
-            let (table, name) = named.name.split_once(' ')?;
-            let table = format!("{}.{}", identifier(&named.schema), identifier(table));
+            let (schema, table) = named.table.as_ref()?;
+            let name = named.name.strip_prefix(table)?.strip_prefix(' ')?;
+            let table = format!("{}.{}", identifier(schema), identifier(table));
             format!("DROP {kind} {} ON {table}", identifier(name))
         }
         "COMMENT" => format!("{} IS NULL", until(" IS '")?),

@@ -21,7 +21,7 @@ use super::programs::Programs;
 use super::refused::{self, forbidden};
 use super::release::{misfit, theirs};
 use super::rows::{self, Changed, Rows};
-use super::schema::{Ddl, Schema, alters, ddl};
+use super::schema::{Ddl, Schema, alters, ddl, define};
 use super::{
     CloneMetadata, MOST, NAME, ORIGIN, RELEASE, RestoreIntent, check_original, definitions_of,
     serve, serve_again,
@@ -213,13 +213,13 @@ impl CloneSession {
     /// differ from what it says once that was restored: then those of the sandbox are made anew too.
     fn check_shape(&self, ddl: &Ddl, work: &Schema) -> Result<()> {
         let base = String::from_utf8_lossy(&self.kept_definitions(BASE)?).into_owned();
-        let sql = [&base].into_iter().chain(&ddl.early).chain(&ddl.late);
-        let made = self.shape_of(&sql.collect::<Vec<_>>())?;
+        let sql: Vec<&String> = ddl.early.iter().chain(&ddl.late).collect();
+        let made = self.shape_of(&base, &sql)?;
         if made.differing(work).is_empty() {
             return Ok(());
         }
         let again = self.programs().definitions(&self.databases.at(WORK))?;
-        match made.differing(&self.shape_of(&[&again])?).first() {
+        match made.differing(&self.shape_of(&again, &[])?).first() {
             None => Ok(()),
             Some(named) => {
                 let why = "its new definition is more than what is derived of it";
@@ -228,17 +228,19 @@ impl CloneSession {
         }
     }
 
-    /// What an empty database has once definitions were made in it.
-    fn shape_of(&self, definitions: &[&String]) -> Result<Schema> {
+    /// What an empty database has once the definitions of a dump were made in it, and then others.
+    fn shape_of(&self, dump: &str, definitions: &[&String]) -> Result<Schema> {
         let (databases, at) = (&self.databases, self.databases.at(SHAPE));
         let mut admin = databases.admin()?;
         databases.create_empty(&mut admin, SHAPE)?;
         let made = (|| {
             let mut connection = databases.original.open_at(&at)?;
-            for sql in definitions {
-                let run = connection.query(sql);
-                run.map_err(|error| forbidden(ResourcePath::root(), &error.to_string()))?;
-            }
+            let made = connection.query(dump);
+            let made = made.and_then(|_| {
+                let mut all = definitions.iter();
+                all.try_for_each(|sql| define(&mut connection, sql))
+            });
+            made.map_err(|error| forbidden(ResourcePath::root(), &error.to_string()))?;
             drop(connection);
             self.programs().definitions(&at)
         })();
