@@ -315,3 +315,41 @@ fn a_row_of_a_table_with_a_new_column_was_contested_and_could_not_be_settled() {
     shop.cli.ok("cleanup try");
     shop.assert_no_clone();
 }
+
+/// `pg_dump` wrote another encoding than it was read in, and so two texts were one.
+// rule Q4
+#[test]
+fn definitions_of_a_database_that_is_not_utf8_were_lost() {
+    let shop = Shop::with_clones(true);
+    let make =
+        "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'";
+    shop.server.sql("postgres", make);
+    shop.declare_clones(&shop.server.url("postgres", "latin"));
+    let view = "CREATE OR REPLACE VIEW w AS SELECT 'é'::text AS a";
+    shop.server.sql("latin", view);
+    let url = shop.clone_plan("try");
+    inside(&url, &view.replace('é', "ü"));
+    assert_eq!(changes(&shop.cli, "try"), ["modified w"]);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("latin", "SELECT a FROM w"), "ü");
+    shop.assert_no_clone();
+}
+
+/// Two lines of a dump are for `psql`, which is not asked; whatever else looks like them is kept.
+// rule Q4
+#[test]
+fn lines_of_a_function_that_look_like_those_of_a_dump_were_cut_out() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    let body = "one\n\\restrict two\n\\unrestrict two\nthree";
+    inside(
+        &url,
+        &format!(
+            "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$ SELECT '{body}'::text $$; COMMENT ON FUNCTION f() IS '{body}'"
+        ),
+    );
+    shop.cli.ok("commit try");
+    let all = "SELECT f(), obj_description('f()'::regprocedure)";
+    assert_eq!(shop.server.sql("shop", all), format!("{body}|{body}"));
+    shop.assert_no_clone();
+}

@@ -48,6 +48,22 @@ fn said(what: &str, text: impl AsRef<[u8]>) -> StrategyError {
     failed(what, &PgError::link(text))
 }
 
+/// A dump without the two lines of it that only `psql` takes, before its first statement and after its last one: what a sandbox has is
+/// never run by that, since names may hold commands for it.
+fn unrestricted(dump: &str) -> String {
+    let mut lines: Vec<&str> = dump.split_inclusive('\n').collect();
+    let says = |line: &&str| !line.trim().is_empty() && !line.starts_with("--");
+    let (first, last) = (lines.iter().position(says), lines.iter().rposition(says));
+    if let (Some(first), Some(last)) = (first, last)
+        && let Some(word) = lines[first].strip_prefix("\\restrict ")
+        && lines[last].strip_prefix("\\unrestrict ") == Some(word)
+    {
+        lines.remove(last);
+        lines.remove(first);
+    }
+    lines.concat()
+}
+
 impl Programs<'_> {
     /// A program that works on a database.
     fn on(&self, name: &str, server: &Server) -> Result<Command> {
@@ -91,19 +107,17 @@ impl Programs<'_> {
     pub(super) fn definitions(&self, of: &Server) -> Result<String> {
         let what = "list its definitions";
         let mut command = self.on("pg_dump", of)?;
-        command.args(["--schema-only", "--lock-wait-timeout=10s"]);
+        command.args([
+            "--schema-only",
+            "--lock-wait-timeout=10s",
+            "--encoding=UTF8",
+        ]);
         let run = output(command, b"").map_err(|error| said(what, error.to_string()))?;
-        match run.status.success() {
-            // What only `psql` takes is left out: what a sandbox has is never run by it, since names may hold commands for it.
-            true => {
-                let text = String::from_utf8_lossy(&run.stdout).into_owned();
-                let plain = |line: &&str| {
-                    !line.starts_with("\\restrict ") && !line.starts_with("\\unrestrict ")
-                };
-                Ok(text.split_inclusive('\n').filter(plain).collect())
-            }
-            false => Err(said(what, run.stderr)),
+        if !run.status.success() {
+            return Err(said(what, run.stderr));
         }
+        let text = String::from_utf8(run.stdout).map_err(|error| said(what, error.to_string()))?;
+        Ok(unrestricted(&text))
     }
 
     /// Brings one state of everything that a database holds into an empty one.
