@@ -353,3 +353,27 @@ fn lines_of_a_function_that_look_like_those_of_a_dump_were_cut_out() {
     assert_eq!(shop.server.sql("shop", all), format!("{body}|{body}"));
     shop.assert_no_clone();
 }
+
+/// The value of a new sequence is released with it.
+// rule C11
+#[test]
+fn the_value_of_a_new_sequence_was_neither_shown_nor_bound() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    inside(&url, "CREATE SEQUENCE s START 7");
+    assert_eq!(changes(&shop.cli, "try"), ["added sequence:s"]);
+    let digest = || {
+        let diff = json(&shop.cli, "diff try");
+        diff["digest"].as_str().expect("it has one").to_owned()
+    };
+    let before = digest();
+    inside(&url, "SELECT setval('s', 424242)");
+    assert_eq!(
+        changes(&shop.cli, "try"),
+        ["added sequence:s", "added sequence_value:s"]
+    );
+    shop.cli.fails(format!("commit try --expect {before}"), 4);
+    shop.cli.ok(format!("commit try --expect {}", digest()));
+    assert_eq!(shop.server.sql("shop", "SELECT nextval('s')"), "424243");
+    shop.assert_no_clone();
+}

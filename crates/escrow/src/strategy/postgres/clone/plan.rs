@@ -48,18 +48,13 @@ impl MovedSequence {
         self.before.is_none()
     }
 
-    /// How it is shown; a new one is by its definition.
-    pub(super) fn change(&self) -> Option<Change> {
-        let (before, item) = (self.before.as_deref()?, table_item(&self.shown));
+    /// How it is shown.
+    pub(super) fn change(&self) -> Change {
+        let (before, item) = (self.before.as_deref(), table_item(&self.shown));
         let path = [b"sequence_value:", item.as_bytes()].concat();
         let path = ResourcePath::root().join(&path);
         let after = format!("{}{}", self.value, if self.called { "" } else { " next" });
-        Some(text_change(
-            path,
-            "sequence value",
-            Some(before),
-            Some(&after),
-        ))
+        text_change(path, "sequence value", before, Some(&after))
     }
 
     /// Moves it on, never back.

@@ -55,7 +55,7 @@ impl Difference {
     fn changes(&self) -> Vec<Change> {
         let mut all = self.from.changes(&self.to, &self.rows.given);
         all.extend(self.rows.changed.iter().map(|one| self.rows.change(one)));
-        all.extend(self.sequences.iter().filter_map(MovedSequence::change));
+        all.extend(self.sequences.iter().map(MovedSequence::change));
         all.sort_by(|one, other| one.path.cmp(&other.path));
         all
     }
@@ -489,15 +489,17 @@ enum Seen {
     Unclear,
 }
 
-/// The sequences of a database: schema, name, value, and whether it was given.
-fn sequences(connection: &mut Connection) -> PgResult<Vec<[String; 4]>> {
-    let sql = "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-               WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname !~ '^pg_'";
+/// The sequences of a database: schema, name, value, whether it was given, and whether it is the first one.
+fn sequences(connection: &mut Connection) -> PgResult<Vec<[String; 5]>> {
+    let sql = "SELECT n.nspname, c.relname, s.seqstart FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+               JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname !~ '^pg_'";
     let one = |row: Vec<Option<String>>| {
-        let [schema, name]: [String; 2] = row.map_texts();
+        let [schema, name, start]: [String; 3] = row.map_texts();
         let from = format!("{}.{}", identifier(&schema), identifier(&name));
         let (schema, name) = (literal(&schema), literal(&name));
-        format!("SELECT {schema}, {name}, last_value::text, is_called::text FROM {from}")
+        format!(
+            "SELECT {schema}, {name}, last_value::text, is_called::text, (last_value = {start} AND NOT is_called)::text FROM {from}"
+        )
     };
     let all: Vec<String> = connection.query(sql)?.into_iter().map(one).collect();
     if all.is_empty() {
@@ -507,19 +509,26 @@ fn sequences(connection: &mut Connection) -> PgResult<Vec<[String; 4]>> {
     Ok(rows.into_iter().map(Texts::map_texts).collect())
 }
 
-/// The sequences that are not where they were.
+/// The sequences that are not where they were, or, of new ones, where they begin.
 fn moved(before: &mut Connection, after: &mut Connection) -> PgResult<Vec<MovedSequence>> {
-    let (old, new) = (sequences(before)?, sequences(after)?);
-    let moved = new.into_iter().filter(|one| !old.contains(one));
-    let moved = moved.map(|[schema, name, value, called]| MovedSequence {
-        quoted: format!("{}.{}", identifier(&schema), identifier(&name)),
-        shown: shown(&schema, &name),
-        value,
-        called: called == "true",
-        before: (old.iter().find(|one| one[..2] == [schema.as_str(), &name]))
-            .map(|one| one[2].clone()),
-    });
-    Ok(moved.collect())
+    let (old, mut found) = (sequences(before)?, Vec::new());
+    for [schema, name, value, called, first] in sequences(after)? {
+        let known = old.iter().find(|one| one[..2] == [schema.as_str(), &name]);
+        let stays = match known {
+            Some([_, _, old, was, _]) => [old, was] == [&value, &called],
+            None => first == "true",
+        };
+        if !stays {
+            found.push(MovedSequence {
+                quoted: format!("{}.{}", identifier(&schema), identifier(&name)),
+                shown: shown(&schema, &name),
+                value,
+                called: called == "true",
+                before: known.map(|one| one[2].clone()),
+            });
+        }
+    }
+    Ok(found)
 }
 
 /// The extensions of a database with their versions, and what belongs to each with the digest of its source: a dump says nothing of that, and
