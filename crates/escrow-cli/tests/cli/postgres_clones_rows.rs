@@ -377,3 +377,37 @@ fn the_value_of_a_new_sequence_was_neither_shown_nor_bound() {
     assert_eq!(shop.server.sql("shop", "SELECT nextval('s')"), "424243");
     shop.assert_no_clone();
 }
+
+/// A column that the server computes from two others was changed by both sides, in two ways.
+// rule Q2
+#[test]
+fn rows_with_a_generated_column_did_not_merge() {
+    let shop = Shop::with_clones(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE g (id int PRIMARY KEY, a int, b int, g int GENERATED ALWAYS AS (a + b) STORED); \
+         INSERT INTO g (id, a, b) VALUES (1, 1, 1), (2, 1, 1), (3, 1, 1)",
+    );
+    let url = shop.clone_plan("try");
+    inside(&url, "UPDATE g SET a = 10");
+    shop.server.sql(
+        "shop",
+        "UPDATE g SET b = 100 WHERE id = 1; UPDATE g SET a = 10 WHERE id = 2",
+    );
+    let all = "SELECT string_agg(concat_ws(' ', a, b, g), ', ' ORDER BY id) FROM g";
+    let before = shop.server.sql("shop", all);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("shop", all), "10 100 110, 10 1 11, 10 1 11");
+    shop.cli.ok("undo try");
+    assert_eq!(shop.server.sql("shop", all), before);
+    shop.cli.ok("cleanup try --yes");
+    // What is contested is settled by what each side wrote.
+    let url = shop.clone_plan("ours");
+    inside(&url, "UPDATE g SET a = 20 WHERE id = 1");
+    shop.server
+        .sql("shop", "UPDATE g SET a = 30, b = 3 WHERE id = 1");
+    shop.cli.fails("commit ours", 4);
+    shop.cli.ok("commit ours --on-conflict ours");
+    assert_eq!(shop.server.sql("shop", all), "20 3 23, 10 1 11, 1 1 2");
+    shop.assert_no_clone();
+}

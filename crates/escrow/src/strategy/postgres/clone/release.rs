@@ -17,7 +17,7 @@ use super::databases::Original;
 use super::plan::{NUMBER, OpenPlan, UNDO_NUMBER};
 use super::programs::Programs;
 use super::refused;
-use super::rows::{self, Changed, Compared, copies, present};
+use super::rows::{self, Changed, Compared, copies, fit, present};
 use super::schema::{Schema, define};
 use super::unplanned::Watch;
 use crate::model::{Conflict, ResourcePath};
@@ -498,7 +498,10 @@ impl Release<'_> {
             let own: Vec<&&Changed> = own.collect();
             let keys = own.iter().map(|changed| &changed.key);
             let there = present(connection, of, keys, true)?;
-            let same = |changed: &&&Changed| there.get(&changed.key) == self.ends_of(changed).1;
+            let same = |changed: &&&Changed| {
+                let (found, wanted) = (there.get(&changed.key), self.ends_of(changed).1);
+                fit(found, wanted, usize::MAX)
+            };
             if !own.iter().all(same) {
                 return Ok(false);
             }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::super::sql::differ::{self, Copies, RowCursor};
 use super::super::super::sql::record::RowSwap;
-use super::super::super::sql::{Row, RowKey, identifier, row_change};
+use super::super::super::sql::{Row, RowKey, Value, identifier, row_change};
 use super::super::connect::{Connection, PgError, PgResult, literal, unexpected};
 use super::super::holder::changes::{self, Columns, Table, columns, key_of, value};
 use super::super::holder::redo::{RowWriter, sql_value};
@@ -36,10 +36,14 @@ impl Compared {
         self.old == Some(self.columns.names.len())
     }
 
-    /// Whether two rows are the same in what both databases have.
-    pub(super) fn agree(&self, one: Option<&Row>, other: Option<&Row>) -> bool {
-        let kept = self.old.unwrap_or(0);
-        one.map(|row| &row[..kept]) == other.map(|row| &row[..kept])
+    /// Whether a row is the one that was wanted, in what both databases have.
+    pub(super) fn agree(&self, found: Option<&Row>, wanted: Option<&Row>) -> bool {
+        fit(found, wanted, self.old.unwrap_or(0))
+    }
+
+    /// Whether the server computes a column from others; what tells rows apart is a value all the same.
+    pub(super) fn computes(&self, column: usize) -> bool {
+        self.columns.generated[column] && !self.columns.key.contains(&column)
     }
 
     pub(super) fn writer<'t>(&'t self, quoted: &'t str) -> RowWriter<'t> {
@@ -66,6 +70,21 @@ impl Compared {
             &self.columns,
             copies,
         )
+    }
+}
+
+/// What a row should have in a column that the server computes from others, of which each side changed some: what that is only the server
+/// can say. No value of PostgreSQL is read as this one.
+pub(super) const COMPUTED: Value = Value::Blob(Vec::new());
+
+/// Whether a row is the one that was wanted, in so many columns.
+pub(super) fn fit(found: Option<&Row>, wanted: Option<&Row>, columns: usize) -> bool {
+    match (found, wanted) {
+        (Some(found), Some(wanted)) => {
+            let mut both = found.iter().zip(wanted).take(columns);
+            both.all(|(found, wanted)| found == wanted || *wanted == COMPUTED)
+        }
+        (found, wanted) => found == wanted,
     }
 }
 
@@ -455,7 +474,7 @@ pub(super) fn copies(
         of.old.unwrap_or(0)
     };
     let kept = of.columns.names.iter().zip(row).take(some);
-    let is = |(name, value): (&String, &crate::strategy::sql::Value)| {
+    let is = |(name, value): (&String, &Value)| {
         format!(
             "{} IS NOT DISTINCT FROM {}",
             text_of(name),

@@ -20,7 +20,7 @@ use super::plan::{self, MovedSequence, ReleaseIntent, ReleasePlan};
 use super::programs::Programs;
 use super::refused::{self, forbidden};
 use super::release::{misfit, theirs};
-use super::rows::{self, Changed, Rows};
+use super::rows::{self, COMPUTED, Changed, Compared, Rows, fit};
 use super::schema::{Ddl, Schema, alters, ddl, define};
 use super::{
     CloneMetadata, MOST, NAME, ORIGIN, RELEASE, RestoreIntent, check_original, definitions_of,
@@ -299,7 +299,7 @@ impl CloneSession {
                     row.extend_from_slice(grown);
                     row
                 });
-                let merged = is_disjoint(&one.swap, there.as_ref());
+                let merged = is_disjoint(of, &one.swap, there.as_ref());
                 let what = match (&there, &one.swap.before, comparable) {
                     _ if merged => {
                         seen.push(Seen::Other(there));
@@ -375,7 +375,7 @@ impl CloneSession {
                 Seen::AsOurs => continue,
                 Seen::AsBase => (one.swap.before.clone(), one.swap.after.clone()),
                 Seen::Other(row) => {
-                    let after = laid_over(&one.swap, row.as_ref());
+                    let after = laid_over(found.rows.of(one), &one.swap, row.as_ref());
                     (row, after)
                 }
                 Seen::Unclear => {
@@ -458,23 +458,34 @@ impl CloneSession {
     }
 }
 
-/// Whether both sides changed a row, and no column of it in two ways (rule Q2).
-fn is_disjoint(ours: &RowSwap, theirs: Option<&Row>) -> bool {
+/// Whether both sides changed a row, and no column of it in two ways (rule Q2). One that the server computes is changed by none.
+fn is_disjoint(of: &Compared, ours: &RowSwap, theirs: Option<&Row>) -> bool {
     let (Some(base), Some(ours), Some(theirs)) = (&ours.before, &ours.after, theirs) else {
         return false;
     };
-    let mut columns = base.iter().zip(ours).zip(theirs);
-    columns.all(|((base, ours), theirs)| [base, theirs].contains(&ours) || base == theirs)
+    let mut columns = base.iter().zip(ours).zip(theirs).enumerate();
+    columns.all(|(column, ((base, ours), theirs))| {
+        of.computes(column) || [base, theirs].contains(&ours) || base == theirs
+    })
 }
 
 /// A row of the original with what the clone changed of it: columns that it did not touch are the original's (rule Q2).
-fn laid_over(ours: &RowSwap, theirs: Option<&Row>) -> Option<Row> {
+fn laid_over(of: &Compared, ours: &RowSwap, theirs: Option<&Row>) -> Option<Row> {
     let (Some(base), Some(after), Some(theirs)) = (&ours.before, &ours.after, theirs) else {
         return ours.after.clone();
     };
-    let columns = base.iter().zip(after).zip(theirs);
-    let column = |((base, ours), theirs)| if base == ours { theirs } else { ours };
-    Some(columns.map(column).cloned().collect())
+    let columns = base.iter().zip(after).zip(theirs).enumerate();
+    let merged = columns.map(
+        |(column, ((base, ours), theirs))| match of.computes(column) {
+            true => COMPUTED,
+            false if base == ours => theirs.clone(),
+            false => ours.clone(),
+        },
+    );
+    let merged: Row = merged.collect();
+    let mut sides = [after, theirs].into_iter();
+    let is_one = |side: &&Row| fit(Some(side), Some(&merged), usize::MAX);
+    Some(sides.find(is_one).cloned().unwrap_or(merged))
 }
 
 /// What the original has of a row that the clone changed.

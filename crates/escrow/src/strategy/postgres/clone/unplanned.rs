@@ -14,7 +14,7 @@ use super::super::failed;
 use super::super::holder::changes::{self, Table, key_of, shown};
 use super::databases::Original;
 use super::plan::OpenPlan;
-use super::rows::{Changed, Compared, Frozen, frozen, list, row_of};
+use super::rows::{Changed, Compared, Frozen, fit, frozen, list, row_of};
 
 /// A schema and a name.
 pub(super) type Relation = (String, String);
@@ -198,7 +198,7 @@ impl<'p> Watch<'p> {
             all &= planned.is_some_and(|of| {
                 let row = row_of(texts, &of.columns);
                 let key = key_of(&row, &of.columns, &mut copies);
-                rows.get(&key).is_some_and(|wanted| **wanted == row)
+                fit(Some(&row), rows.get(&key).copied(), usize::MAX)
             });
             Ok(())
         })?;
