@@ -411,3 +411,27 @@ fn rows_with_a_generated_column_did_not_merge() {
     assert_eq!(shop.server.sql("shop", all), "20 3 23, 10 1 11, 1 1 2");
     shop.assert_no_clone();
 }
+
+/// Of a row without a key the one was found that has nothing where it has an empty text.
+// rule Q4
+#[test]
+fn an_empty_text_in_a_table_without_a_key_was_taken_for_null() {
+    let shop = Shop::with_clones(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE k (a text, b int); INSERT INTO k VALUES (NULL, 1), ('', 1), (NULL, 2), ('', 2)",
+    );
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "DELETE FROM k WHERE a = '' AND b = 1; UPDATE k SET b = 3 WHERE a = '' AND b = 2",
+    );
+    let all = "SELECT string_agg(concat_ws(' ', quote_nullable(a), b), ', ' ORDER BY b, a) FROM k";
+    let before = shop.server.sql("shop", all);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("shop", all), "NULL 1, NULL 2, '' 3");
+    shop.cli.ok("undo try");
+    assert_eq!(shop.server.sql("shop", all), before);
+    shop.cli.ok("cleanup try --yes");
+    shop.assert_no_clone();
+}

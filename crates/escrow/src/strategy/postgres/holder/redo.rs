@@ -238,7 +238,7 @@ impl RowWriter<'_> {
         let is = |column: usize| {
             let (name, value) = (self.name(column), sql_value(&row[column]));
             format!(
-                "({name}::pg_catalog.text IS NOT DISTINCT FROM {value} OR pg_catalog.format('%s', {name}) = {value})"
+                "({name}::pg_catalog.text IS NOT DISTINCT FROM {value} OR {name} IS DISTINCT FROM NULL AND pg_catalog.format('%s', {name}) = {value})"
             )
         };
         let parts: Vec<String> = (0..self.columns.len()).map(is).collect();
