@@ -216,6 +216,53 @@ fn exact_numbers_beside_bytes_were_rounded_when_a_row_was_written() {
     assert_eq!(found["rows"], serde_json::json!([{"a": 1, "a_2": 2}]));
 }
 
+/// A table was emptied and filled again, so that what refers to its rows went with them.
+// rule Q2
+#[test]
+fn a_table_that_was_written_took_rows_of_other_tables_along() {
+    let shop = Shop::new(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE p (a int, b text, id int, v json, n numeric DEFAULT 7, d int GENERATED ALWAYS AS (a * 2) STORED, \
+         \"o\" text UNIQUE, PRIMARY KEY (b, a)); INSERT INTO p (a, b, v, n, \"o\") VALUES (1, 'x', '{\"k\": 1}', 1.50, 'one'), (2, 'y', NULL, 2, 'two'), \
+         (3, 'z', NULL, 3, 'three'); \
+         CREATE TABLE c (id int, a int, b text, FOREIGN KEY (b, a) REFERENCES p ON DELETE CASCADE); \
+         INSERT INTO c VALUES (1, 1, 'x'), (2, 2, 'y'), (3, 3, 'z'); \
+         CREATE TABLE tree (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, up int REFERENCES tree ON DELETE CASCADE); \
+         INSERT INTO tree (up) VALUES (NULL), (1); CREATE TABLE leaf (t int REFERENCES tree ON DELETE CASCADE); INSERT INTO leaf VALUES (2); \
+         CREATE TABLE beside (a int PRIMARY KEY, id int GENERATED ALWAYS AS IDENTITY); INSERT INTO beside VALUES (1)",
+    );
+    let url = shop.plan("try");
+    let read = |path: &str| shop.cli.ok(["read", "try", "shop", path]);
+    for table in ["p", "tree", "beside"] {
+        put(&shop.cli, &format!("try shop {table}"), read(table));
+    }
+    assert_eq!(changes(&shop.cli, "try"), [""; 0]);
+    // One is changed, one goes, one comes and has what that had; what is not given is the default.
+    put(
+        &shop.cli,
+        "try shop p",
+        "{\"a\": 4, \"b\": \"y\", \"o\": \"two\"}\n{\"a\": 1, \"b\": \"x\", \"id\": 1, \"v\": null, \"n\": 1.5, \"o\": \"one\"}\n\
+         {\"a\": 3, \"b\": \"z\", \"o\": \"three\", \"id\": 3, \"v\": null}\n",
+    );
+    let all = "SELECT string_agg(concat_ws(' ', a, b, n, d, o), ', ' ORDER BY a) FROM p";
+    assert_eq!(
+        inside(&url, all),
+        "1 x 1.5 2 one, 3 z 7 6 three, 4 y 7 8 two"
+    );
+    let left = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM c";
+    assert_eq!(inside(&url, left), "1 3");
+    put(&shop.cli, "try shop tree", "{\"id\": 2}");
+    assert_eq!(inside(&url, "SELECT id, up, t FROM tree, leaf"), "2||2");
+    let twice = "{\"id\": 2}\n{\"id\": \"2\"}";
+    let cli = shop.cli.clone().stdin(twice);
+    let said = cli.fails(["write", "try", "shop", "tree"], 2);
+    has(&said, ["the same key"]);
+    put(&shop.cli, "try shop tree", "");
+    assert_eq!(inside(&url, "SELECT count(*) FROM tree"), "0");
+    shop.cli.ok("cleanup try --yes");
+}
+
 /// asyncpg, which prepares everything on the server and reads types from the catalogs, and SQLAlchemy over it with its ORM, its pool and
 /// its savepoints.
 #[test]

@@ -4,6 +4,7 @@
 use std::io::{Cursor, Read};
 
 use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::super::error::{Result, StrategyError};
 use super::super::sql::{GivenRow, RowKey, Value, given_rows, identifier, row_item, table_item};
@@ -145,6 +146,9 @@ struct Found {
     generated: Vec<String>,
     /// The columns of its key, and whether they are whole numbers.
     key: Vec<(String, bool)>,
+    /// Whether rows can be changed by their keys: not where a key is computed, or the server takes no new value of another column
+    /// (`GENERATED ALWAYS AS IDENTITY`).
+    by_key: bool,
 }
 
 fn not_there(path: &ResourcePath) -> StrategyError {
@@ -168,6 +172,7 @@ fn find(client: &mut Connection, path: &ResourcePath) -> Result<Found> {
             columns: Vec::new(),
             generated: Vec::new(),
             key: Vec::new(),
+            by_key: true,
         };
         columns(client, &oid, &mut found).map_err(fail)?;
         return Ok(found);
@@ -179,20 +184,26 @@ fn columns(client: &mut Connection, oid: &str, found: &mut Found) -> PgResult<()
     let sql = format!(
         "SELECT a.attname, (a.atttypid IN (20, 21, 23))::pg_catalog.text, (a.attgenerated <> '')::pg_catalog.text, \
          (coalesce(pg_catalog.array_position((pg_catalog.string_to_array(k.indkey::pg_catalog.text, ' ')::pg_catalog.int2[])[1:k.indnkeyatts], \
-         a.attnum), 0) - 1)::pg_catalog.text \
+         a.attnum), 0) - 1)::pg_catalog.text, (a.attidentity = 'a')::pg_catalog.text \
          FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index k ON k.indrelid = a.attrelid AND k.indisprimary \
          WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 4, a.attnum"
     );
     for row in client.query(&sql)? {
-        let [name, whole, generated, place] = row.map_texts();
-        if place != "-1" {
-            found.key.push((name.clone(), whole == "true"));
-        }
+        let [name, whole, generated, place, identity] = row.map_texts();
+        let fixed = match place.as_str() {
+            "-1" => identity,
+            _ => {
+                found.key.push((name.clone(), whole == "true"));
+                generated.clone()
+            }
+        };
+        found.by_key &= fixed != "true";
         match generated == "true" {
             true => found.generated.push(name),
             false => found.columns.push(name),
         }
     }
+    found.by_key &= !found.key.is_empty();
     Ok(())
 }
 
@@ -290,15 +301,7 @@ impl Found {
                     "the table has no column '{name}' that can be written"
                 )));
             }
-            let blob = value
-                .get("$blob")
-                .and_then(Json::as_str)
-                .map(|hex| format!("\\x{hex}"));
-            // Everything else as it was given: a number such as 1.50 is not what it becomes when it is read.
-            let value = match blob {
-                Some(blob) => Json::String(blob).to_string(),
-                None => texts.get(name).map_or("null", |text| text.get()).to_owned(),
-            };
+            let value = text_of(value, texts.get(name).copied());
             parts.push(format!("{}: {value}", Json::String(name.clone())));
         }
         if row.is_empty() {
@@ -308,14 +311,104 @@ impl Found {
         Ok((names, literal(&format!("{{{}}}", parts.join(", ")))))
     }
 
-    fn insert(&self, row: &GivenRow, path: &ResourcePath) -> Result<String> {
+    /// The key of a row, as the server reads it; none where a part of it is not given.
+    fn given_key(&self, given: &GivenRow) -> Option<String> {
+        let texts = given.texts();
+        let part = |(name, _): &(String, bool)| {
+            let value = given.columns.get(name).filter(|value| !value.is_null())?;
+            let value = text_of(value, texts.get(name).copied());
+            Some(format!("{}: {value}", Json::String(name.clone())))
+        };
+        let parts: Option<Vec<String>> = self.key.iter().map(part).collect();
+        Some(format!("{{{}}}", parts?.join(", ")))
+    }
+
+    /// What tells two rows of these names to have the same key.
+    fn same_key(&self, one: &str, other: &str) -> String {
+        let names = self.key.iter().map(|(name, _)| identifier(name));
+        let parts: Vec<String> = names
+            .map(|name| format!("{one}.{name} = {other}.{name}"))
+            .collect();
+        parts.join(" AND ")
+    }
+
+    /// Changes the row with the key of this one, unless it is the same. Columns that are not given get their defaults.
+    fn change(&self, row: &GivenRow, path: &ResourcePath) -> Result<String> {
+        let (names, text) = self.given(row, path)?;
+        let own = |name: &String| self.key.iter().any(|(key, _)| identifier(key) == *name);
+        let others = self.columns.iter().map(|name| identifier(name));
+        let (given, left): (Vec<String>, Vec<String>) = others
+            .filter(|name| !own(name))
+            .partition(|name| names.contains(name));
+        let set = given.iter().map(|name| format!("{name} = n.{name}"));
+        let set = set.chain(left.iter().map(|name| format!("{name} = DEFAULT")));
+        let set: Vec<String> = set.collect();
+        if set.is_empty() {
+            return Ok(String::new());
+        }
+        let of = |row: &str| {
+            let all: Vec<String> = given.iter().map(|name| format!("{row}.{name}")).collect();
+            format!("ROW({})", all.join(", "))
+        };
+        let differs = match left.is_empty() {
+            true => format!("pg_catalog.record_image_ne({}, {})", of("o"), of("n")),
+            false => "true".to_owned(),
+        };
+        Ok(format!(
+            "UPDATE {table} o SET {} FROM pg_catalog.json_populate_record(NULL::{table}, {text}) n WHERE {} AND {differs};",
+            set.join(", "),
+            self.same_key("o", "n"),
+            table = self.quoted
+        ))
+    }
+
+    /// Adds a row, where a condition on it (`n`) holds.
+    fn insert(&self, row: &GivenRow, path: &ResourcePath, condition: &str) -> Result<String> {
         let (names, text) = self.given(row, path)?;
         let names = names.join(", ");
         Ok(format!(
             "INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} \
-             FROM pg_catalog.json_populate_record(NULL::{table}, {text});",
+             FROM pg_catalog.json_populate_record(NULL::{table}, {text}) n WHERE {condition};",
             table = self.quoted
         ))
+    }
+
+    /// Puts rows in the place of all that the table has, each in the place of the one with its key: what refers to one that stays does not
+    /// go with it (`ON DELETE CASCADE`). Without keys the table is emptied first.
+    fn replace(
+        &self,
+        client: &mut Connection,
+        rows: &[GivenRow],
+        path: &ResourcePath,
+    ) -> Result<()> {
+        let table = &self.quoted;
+        let keys: Option<Vec<String>> = rows.iter().map(|row| self.given_key(row)).collect();
+        let Some(keys) = keys.filter(|_| self.by_key) else {
+            let all = rows.iter().map(|row| self.insert(row, path, "true"));
+            let empty = format!("DELETE FROM {table};");
+            return send(client, std::iter::once(Ok(empty)).chain(all));
+        };
+        let list = literal(&format!("[{}]", keys.join(", ")));
+        let given = format!("pg_catalog.json_populate_recordset(NULL::{table}, {list}) n");
+        let names = self.key.iter().map(|(name, _)| identifier(name));
+        let names: Vec<String> = names.map(|name| format!("n.{name}")).collect();
+        let different = format!("SELECT DISTINCT {} FROM {given}", names.join(", "));
+        if client.query(&different).map_err(unwritten)?.len() != rows.len() {
+            return Err(StrategyError::Unreadable {
+                path: path.clone(),
+                why: "two rows have the same key".to_owned(),
+            });
+        }
+        let same = self.same_key("o", "n");
+        let left =
+            format!("DELETE FROM {table} o WHERE NOT EXISTS (SELECT FROM {given} WHERE {same});");
+        let absent = format!("NOT EXISTS (SELECT FROM {table} o WHERE {same})");
+        let changed = rows.iter().map(|row| self.change(row, path));
+        let added = rows.iter().map(|row| self.insert(row, path, &absent));
+        send(
+            client,
+            changed.chain(std::iter::once(Ok(left))).chain(added),
+        )
     }
 
     fn update(&self, row: &GivenRow, which: &str, path: &ResourcePath) -> Result<String> {
@@ -330,6 +423,14 @@ impl Found {
             right.join(", "),
             table = self.quoted
         ))
+    }
+}
+
+/// A value as it was given: a number such as 1.50 is not what it becomes when it is read.
+fn text_of(value: &Json, text: Option<&RawValue>) -> String {
+    match value.get("$blob").and_then(Json::as_str) {
+        Some(hex) => Json::String(format!("\\x{hex}")).to_string(),
+        None => text.map_or("null", RawValue::get).to_owned(),
     }
 }
 
@@ -366,6 +467,23 @@ pub(super) fn read(of: &HeldMetadata, path: &ResourcePath) -> Result<Box<dyn Rea
     }
 }
 
+fn unwritten(error: PgError) -> StrategyError {
+    failed("write the rows", &error)
+}
+
+/// Carries out statements, as many at once as fit.
+fn send(client: &mut Connection, all: impl Iterator<Item = Result<String>>) -> Result<()> {
+    let mut sql = String::new();
+    for one in all {
+        sql.push_str(&one?);
+        if sql.len() > BATCH {
+            client.query(&sql).map_err(unwritten)?;
+            sql.clear();
+        }
+    }
+    client.query(&sql).map(drop).map_err(unwritten)
+}
+
 /// Puts rows in the place of a table, or of a row. All of it is one transaction, as its application would make it.
 pub(super) fn write(
     of: &HeldMetadata,
@@ -375,10 +493,7 @@ pub(super) fn write(
     let rows = given_rows(path, bytes)?;
     let count = rows.len();
     let mut client = client(of)?;
-    let run = |client: &mut Connection, sql: &str| {
-        let done = client.query(sql);
-        done.map_err(|error| failed("write the rows", &error))
-    };
+    let run = |client: &mut Connection, sql: &str| client.query(sql).map_err(unwritten);
     run(&mut client, "BEGIN")?;
     let found = find(&mut client, path)?;
     let there = |client: &mut Connection, which: &str| {
@@ -387,15 +502,7 @@ pub(super) fn write(
     };
     let kind = match found.row(&mut client, path)? {
         None => {
-            let mut sql = format!("DELETE FROM {};", found.quoted);
-            for row in rows {
-                sql.push_str(&found.insert(&row, path)?);
-                if sql.len() > BATCH {
-                    run(&mut client, &sql)?;
-                    sql.clear();
-                }
-            }
-            run(&mut client, &sql)?;
+            found.replace(&mut client, &rows, path)?;
             ChangeKind::Modified
         }
         Some(which) => {
@@ -408,7 +515,7 @@ pub(super) fn write(
             };
             let (sql, kind) = match there(&mut client, &which)? {
                 true => (found.update(&row, &which, path)?, ChangeKind::Updated),
-                false => (found.insert(&row, path)?, ChangeKind::Inserted),
+                false => (found.insert(&row, path, "true")?, ChangeKind::Inserted),
             };
             run(&mut client, &sql)?;
             if !there(&mut client, &which)? {
