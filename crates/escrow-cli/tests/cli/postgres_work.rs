@@ -263,6 +263,25 @@ fn a_table_that_was_written_took_rows_of_other_tables_along() {
     shop.cli.ok("cleanup try --yes");
 }
 
+/// JSON that changes when it is read is given as a text.
+// rule Q4
+#[test]
+fn json_of_a_statement_lost_digits_and_names() {
+    let shop = Shop::new(true);
+    shop.plan("try");
+    let statement = "SELECT '{\"a\": [12345678901234567890.123, 1.50], \"b:\\\"\": 1}'::json AS big, '{\"x\": 1, \"x\": 2}'::json AS twice, \
+         '{\"k,\": [1, -2.5, {\"n\": null}], \"a\": \"é: 1.50 \\\" [\"}'::jsonb AS fine";
+    let said = shop.cli.ok(["sql", "try", "shop", statement]);
+    let found: Value = serde_json::from_str(&said).expect("a document");
+    let wanted = serde_json::json!([{
+        "big": "{\"a\": [12345678901234567890.123, 1.50], \"b:\\\"\": 1}",
+        "twice": "{\"x\": 1, \"x\": 2}",
+        "fine": {"k,": [1, -2.5, {"n": null}], "a": "é: 1.50 \" ["},
+    }]);
+    assert_eq!(found["rows"], wanted);
+    shop.cli.ok("cleanup try --yes");
+}
+
 /// asyncpg, which prepares everything on the server and reads types from the catalogs, and SQLAlchemy over it with its ORM, its pool and
 /// its savepoints.
 #[test]

@@ -122,18 +122,41 @@ fn json_value(kind: u32, text: Option<&[u8]>) -> Json {
     };
     match kind {
         16 => Json::Bool(text == "t"),
+        114 | 3802 => match serde_json::from_str::<Json>(&text) {
+            Ok(json) if bare(&json.to_string()) == bare(&text) => json,
+            _ => Json::String(text),
+        },
         // Whole numbers, floating-point numbers, numeric.
         20 | 21 | 23 | 26 | 700 | 701 | 1700 => serde_json::from_str::<Json>(&text)
             .ok()
             .filter(exact)
             .unwrap_or(Json::String(text)),
-        114 | 3802 => serde_json::from_str(&text).unwrap_or(Json::String(text)),
         17 => match text.strip_prefix("\\x") {
             Some(hex) => serde_json::json!({ "$blob": hex }),
             None => Json::String(text),
         },
         _ => Json::String(text),
     }
+}
+
+/// The numbers and words of a JSON document without its texts, and a colon for each name, in some order: where the document changed when it
+/// was read, since a number was rounded or a name is there twice, they differ.
+fn bare(document: &str) -> Vec<String> {
+    let (mut found, mut quoted, mut escaped) = (String::new(), false, false);
+    for one in document.chars() {
+        match one {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            _ if quoted => {}
+            ':' => found.push_str(" : "),
+            '[' | ']' | '{' | '}' | ',' => found.push(' '),
+            one => found.push(one),
+        }
+    }
+    let mut words: Vec<String> = found.split_whitespace().map(str::to_owned).collect();
+    words.sort_unstable();
+    words
 }
 
 /// A table that a path names or lies in.
