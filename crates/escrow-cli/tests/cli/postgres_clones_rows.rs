@@ -277,7 +277,7 @@ fn new_columns_and_checks_of_migrations_are_released() {
     let url = shop.clone_plan("try");
     inside(
         &url,
-        "ALTER TABLE items ADD place box DEFAULT '((1,2),(3,4))', ADD stock int NOT NULL DEFAULT 1 CHECK (stock >= 0), \
+        "ALTER TABLE items ADD place box DEFAULT '((1,2),(3,4))', ADD places box[] DEFAULT '{(2,2),(1,1);(4,4),(3,3)}', ADD stock int NOT NULL DEFAULT 1 CHECK (stock >= 0), \
          ADD CHECK (price > 0), DROP CONSTRAINT old",
     );
     shop.cli.ok("commit try");
@@ -287,8 +287,8 @@ fn new_columns_and_checks_of_migrations_are_released() {
         shop.sql(checks),
         "items_price_check CHECK ((price > (0)::numeric)), items_stock_check CHECK ((stock >= 0))"
     );
-    let given = "SELECT DISTINCT place::text, stock FROM items";
-    assert_eq!(shop.sql(given), "(3,4),(1,2)|1");
+    let given = "SELECT DISTINCT place::text, places::text, stock FROM items";
+    assert_eq!(shop.sql(given), "(3,4),(1,2)|{(2,2),(1,1);(4,4),(3,3)}|1");
     shop.cli.ok("cleanup try");
     shop.assert_no_clone();
 }

@@ -206,10 +206,11 @@ impl Columns {
     }
 }
 
-/// What rows have in each column of a table that were there before it: the server keeps that value, if they were not written since.
+/// What rows have in each column of a table that were there before it: the server keeps that value, if they were not written since, as the
+/// one element of an array. That is quoted where it has to be, and has no braces of its own otherwise.
 pub(super) fn missing(connection: &mut Connection, table: &str) -> PgResult<Vec<String>> {
     let sql = format!(
-        "SELECT pg_catalog.quote_nullable(CASE WHEN t.typdelim = ',' THEN (a.attmissingval::pg_catalog.text::pg_catalog.text[])[1] \
+        "SELECT pg_catalog.quote_nullable(CASE WHEN t.typdelim = ',' OR a.attmissingval::pg_catalog.text ~ '^{{\"' THEN (a.attmissingval::pg_catalog.text::pg_catalog.text[])[1] \
          ELSE pg_catalog.btrim(a.attmissingval::pg_catalog.text, '{{}}') END) || '::' || \
          pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
          WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
