@@ -166,7 +166,11 @@ fn conflict(shop: &Shop, line: &str) -> String {
 
 /// A client that has a transaction open.
 fn other(shop: &Shop, sql: &str) -> Child {
-    let mut client = psql_command(&shop.server.url("postgres", "shop"));
+    other_at(&shop.server.url("postgres", "shop"), sql)
+}
+
+fn other_at(url: &str, sql: &str) -> Child {
+    let mut client = psql_command(url);
     client.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut client = client.spawn().expect("psql starts");
     let mut to = client.stdin.take().expect("it is piped");
@@ -504,5 +508,48 @@ fn random_histories_of_two_clients_lose_nothing() {
         let counters = original("SELECT c FROM counter ORDER BY n");
         assert_eq!(counters, format!("{counted}\n1000"), "round {seed}");
     }
+    shop.assert_no_clone();
+}
+
+/// Settings of a database that a superuser made, and one that changes what is read.
+// rule Q4
+#[test]
+fn settings_of_a_database_kept_it_from_being_cloned_or_its_rows_from_being_read() {
+    let shop = Shop::with_clones(true);
+    for sql in [
+        "CREATE ROLE own LOGIN CREATEDB",
+        "CREATE DATABASE owned OWNER own",
+        "ALTER DATABASE owned SET log_min_duration_statement = 100000",
+        "ALTER DATABASE owned SET array_nulls = off",
+        "ALTER DATABASE owned SET work_mem = '3MB'",
+    ] {
+        shop.server.sql("postgres", sql);
+    }
+    let own = shop.server.url("own", "owned");
+    inside(
+        &own,
+        "CREATE TABLE t (id int PRIMARY KEY, a text[], b int[]); INSERT INTO t VALUES (1, ARRAY['x', NULL, 'NULL'], ARRAY[1, NULL])",
+    );
+    shop.declare_clones(&own);
+    // With a client it is dumped, without one it is copied.
+    for clients in [1, 0] {
+        let client = (clients == 1).then(|| other_at(&own, "SELECT 1"));
+        let url = shop.clone_plan("try");
+        client.into_iter().for_each(end);
+        let set = "SELECT current_setting('work_mem'), (SELECT cardinality(array_remove(a, NULL)) FROM t)";
+        assert_eq!(inside(&url, set), "3MB|2", "{clients}");
+        inside(&url, "INSERT INTO t SELECT 2, a, b FROM t");
+        shop.cli.ok("commit try");
+        let same = "SELECT count(*), count(DISTINCT (a, b)) FROM t";
+        assert_eq!(shop.server.sql("owned", same), "2|1", "{clients}");
+        shop.cli.ok("undo try");
+        shop.cli.ok("cleanup try --yes");
+    }
+    // Without it triggers would run in the clone that do not run in the original.
+    let replica = "ALTER DATABASE owned SET session_replication_role = replica";
+    shop.server.sql("postgres", replica);
+    let said = shop.cli.run("plan create no -r shop");
+    assert!(said.status != 0, "{said:?}");
+    has(&said.stderr_text(), ["session_replication_role"]);
     shop.assert_no_clone();
 }

@@ -91,10 +91,9 @@ impl Programs<'_> {
         ] {
             file.as_ref().map(|file| command.env(name, file));
         }
-        let options = &server.options;
-        options
-            .as_ref()
-            .map(|options| command.env("PGOPTIONS", options));
+        // Whatever the database has set: a dump says NULL in arrays, and means it.
+        let options = server.options.as_deref().unwrap_or_default();
+        command.env("PGOPTIONS", format!("{options} -c array_nulls=on"));
         let password = &self.original.password;
         password
             .as_ref()
