@@ -213,6 +213,11 @@ fn rows_that_are_written_as_they_were_read_take_nothing_else_along() {
         "{\"id\": 1, \"n\": \"z\"}\n{\"id\": 2, \"n\": \"b\"}\n{\"id\": 9, \"n\": \"new\"}\n";
     cli.clone().stdin(rows).ok("write try app.db p");
     assert_eq!(cli.ok("diff try --name-only"), "c/3\np/1\np/3\np/9\n");
+    // A key is what SQLite takes for it.
+    let rows =
+        "{\"id\": \"1\", \"n\": \"z\"}\n{\"id\": 2, \"n\": \"b\"}\n{\"id\": 9, \"n\": \"new\"}\n";
+    cli.clone().stdin(rows).ok("write try app.db p");
+    assert_eq!(cli.ok("diff try --name-only"), "c/3\np/1\np/3\np/9\n");
     let twice = "{\"id\": 1, \"n\": \"z\"}\n{\"id\": 1, \"n\": \"b\"}\n";
     let empty = cli.run(["sql", "try", "app.db", " ; "]);
     assert_eq!(empty.status, 2, "{}", talk(&empty));
@@ -231,4 +236,79 @@ fn rows_that_are_written_as_they_were_read_take_nothing_else_along() {
         ),
         "1,2,9\n1"
     );
+}
+
+/// A name that both sides gave to something is a conflict, and named, whatever the letters and whatever it is.
+// rule C15, Q2
+#[test]
+fn a_name_that_something_else_has_in_the_original_is_named_before_the_commit() {
+    let base = format!("{TABLE} CREATE TABLE b (x); CREATE VIEW v AS SELECT x FROM t");
+    for (inside, outside, item) in [
+        ("CREATE TABLE Foo (x)", "CREATE TABLE foo (y)", "Foo"),
+        (
+            "CREATE INDEX foo ON t (x)",
+            "CREATE TABLE foo (y)",
+            "t/index:foo",
+        ),
+        (
+            "CREATE TABLE a (x); CREATE INDEX i ON a (x)",
+            "CREATE INDEX i ON b (x)",
+            "a/index:i",
+        ),
+        (
+            "CREATE TRIGGER g INSTEAD OF DELETE ON v BEGIN SELECT 1; END",
+            "DROP VIEW v",
+            "v/trigger:g",
+        ),
+        (
+            "CREATE INDEX i ON b (x)",
+            "DROP TABLE b; CREATE VIEW b AS SELECT x FROM t",
+            "b/index:i",
+        ),
+    ] {
+        let (_world, cli, at) = planned(&base);
+        sql(&inner(&cli), inside);
+        sql(&at, outside);
+        let before = dump(&at);
+        let found = conflicts(&cli);
+        assert_eq!(found[0].0, item, "{inside}: {found:?}");
+        let ours = cli.run("commit try --on-conflict ours");
+        assert_eq!(ours.status, 4, "{inside}: {}", talk(&ours));
+        assert_eq!(dump(&at), before, "{inside}");
+        cli.ok("commit try --on-conflict theirs");
+        assert_eq!(dump(&at), before, "{inside}");
+    }
+}
+
+// rule C6, C15
+#[test]
+fn what_is_released_does_not_wait_for_a_table_that_the_original_altered() {
+    for outside in ["ALTER TABLE t ADD COLUMN y", "DROP TABLE t"] {
+        let (_world, cli, at) = planned(&format!("{TABLE} CREATE TABLE o (x)"));
+        sql(&inner(&cli), "UPDATE t SET x = 3; INSERT INTO o VALUES (5)");
+        sql(&at, outside);
+        assert_eq!(cli.run("commit try").status, 4);
+        cli.ok("commit try --on-conflict theirs");
+        assert_eq!(sql(&at, "SELECT x FROM o"), "5");
+    }
+}
+
+/// A full-text table is rebuilt where what it is about was changed, and keeps nothing else from being released.
+// rule C11, Q2
+#[test]
+fn a_full_text_table_without_its_source_keeps_nothing_from_being_released() {
+    let text = "CREATE TABLE d (id INTEGER PRIMARY KEY, t); CREATE VIRTUAL TABLE f USING fts5(t, content = 'd', content_rowid='id');";
+    let (_world, cli, at) = planned(&format!("{text} DROP TABLE d; CREATE TABLE o (x)"));
+    sql(&inner(&cli), "INSERT INTO o VALUES (1)");
+    cli.ok("commit try");
+    cli.ok("undo try");
+    assert_eq!(sql(&at, "SELECT count(*) FROM o"), "0");
+    let (_world, cli, at) = planned(&format!("{text} CREATE TABLE o (x)"));
+    let work = inner(&cli);
+    sql(
+        &work,
+        "INSERT INTO d VALUES (1, 'hello'); INSERT INTO f(f) VALUES ('rebuild'); INSERT INTO o VALUES (1)",
+    );
+    cli.ok("commit try");
+    assert_eq!(sql(&at, "SELECT rowid FROM f WHERE f MATCH 'hello'"), "1");
 }

@@ -323,9 +323,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Contradicted { .. } => {
             "nothing was changed; change it in the sandbox or in the original, and commit then"
         }
-        StrategyError::Untold { .. } => {
-            "set both in the original to what they were before the commit, or to what they became, then run `escrow recover`"
-        }
+        StrategyError::Untold { .. } => "then run `escrow recover`; nothing was changed",
         StrategyError::Moved { .. } => "look at `escrow diff`, and try again",
         StrategyError::Lost { .. } => {
             "nothing was changed; `escrow checkpoint list` shows the others, and `escrow rollback` begins anew from the original as it is now"

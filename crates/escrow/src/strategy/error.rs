@@ -64,13 +64,11 @@ pub enum StrategyError {
     Contradicted { path: ResourcePath, what: String },
     /// A commit was interrupted at its end, and what the original holds does not tell whether it happened.
     #[error(
-        "it cannot be told whether the interrupted commit was carried out: of '{path}' and '{other}' one is as before and one as after, so \
-         another program changed one of them; set both in the original to one side"
+        "it cannot be told whether the interrupted commit was carried out, since another program changed what it is about ({}): set that in \
+         the original to what it was before, or to what it became",
+        .paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
-    Untold {
-        path: ResourcePath,
-        other: ResourcePath,
-    },
+    Untold { paths: Vec<ResourcePath> },
     /// Something else stands where the original was.
     #[error("'{original}' is not what this sandbox was made from")]
     Replaced { original: Location },

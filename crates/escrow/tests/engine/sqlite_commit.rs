@@ -263,6 +263,75 @@ fn a_commit_of_which_rows_tell_two_things_waits_for_a_person() {
     }
 }
 
+/// Rows without a key are told by how many there are, whatever numbers they have by now: an interrupted commit or undo goes on, once.
+// rule C3, C19
+#[test]
+fn rows_without_a_key_tell_whether_an_interrupted_transaction_happened() {
+    const THREE: &str =
+        "CREATE TABLE l (x); INSERT INTO l VALUES ('a'), ('b'), ('c'); DELETE FROM l WHERE x = 'a'";
+    let rows = |it: &Staging| it.ask("SELECT group_concat(x) FROM (SELECT x FROM l ORDER BY x)");
+    // Killed before SQLite's own commit, or after it and before the mark that says so.
+    let interrupted = |it: &Staging, mark: &str, happened: bool, work: &dyn Fn()| {
+        let before = std::fs::read(&it.at).expect("it is there");
+        work();
+        if !happened {
+            std::fs::write(&it.at, before).expect("as before");
+        }
+        std::fs::remove_file(it.world.at(format!("commit/{mark}"))).expect("it was made");
+    };
+    for happened in [false, true] {
+        for (inside, meanwhile, new, old) in [
+            ("DELETE FROM l WHERE x = 'c'", "VACUUM", "b", "b,c"),
+            (
+                "INSERT INTO l VALUES ('ours'), ('b')",
+                "VACUUM",
+                "b,b,c,ours",
+                "b,c",
+            ),
+            (
+                "DELETE FROM l WHERE x = 'c'",
+                "INSERT INTO l VALUES ('theirs')",
+                "b,theirs",
+                "b,c,theirs",
+            ),
+            (
+                "INSERT INTO l VALUES ('ours')",
+                "INSERT INTO l VALUES ('theirs')",
+                "b,c,ours,theirs",
+                "b,c,theirs",
+            ),
+        ] {
+            let it = Staging::new(THREE);
+            let intent = it.staged(inside);
+            interrupted(&it, "done", happened, &|| {
+                it.commit(&intent).expect("nothing contradicts");
+            });
+            it.other(meanwhile);
+            it.commit(&intent).expect("it goes on");
+            assert_eq!(rows(&it), new, "{inside}, {meanwhile}, {happened}");
+            it.undo(&intent);
+            assert_eq!(rows(&it), old, "{inside}, {meanwhile}, {happened}");
+            // The same in its undo.
+            let it = Staging::new(THREE);
+            let intent = it.staged(inside);
+            it.commit(&intent).expect("nothing contradicts");
+            it.other(meanwhile);
+            interrupted(&it, "undone", happened, &|| it.undo(&intent));
+            it.undo(&intent);
+            assert_eq!(rows(&it), old, "{inside}, {meanwhile}, {happened}");
+            it.undo(&intent);
+            assert_eq!(rows(&it), old, "{inside}, {meanwhile}, {happened}");
+        }
+    }
+    // An equal row of another client is another one.
+    let it = Staging::new("CREATE TABLE l (x); INSERT INTO l VALUES ('x'), ('x'), ('x')");
+    let intent = it.staged("DELETE FROM l WHERE rowid = 3");
+    it.commit(&intent).expect("nothing contradicts");
+    it.other("INSERT INTO l VALUES ('x')");
+    it.undo(&intent);
+    assert_eq!(rows(&it), "x,x,x,x");
+}
+
 /// Of a table that is brought over as a whole, what is released is what was compared.
 // rule C2
 #[test]

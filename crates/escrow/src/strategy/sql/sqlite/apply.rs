@@ -5,11 +5,12 @@
 //! one transaction changes all of them or none. Where some are as before and some as after, another process changed them, and which
 //! ones is not known: nothing is assumed (rule C19).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::connect::{Database, Use};
-use super::diff::{Lookup, Loose, each, table_digest};
+use super::diff::{Lookup, each, table_digest};
+use super::loose::{Strays, Told, counts, is_loose};
 use super::merge::values;
 use super::plan::{BEGUN, DONE, NEW, OLD, OpenPlan, UNDOING, UNDONE, WholeTable};
 use super::references::{self, Reference};
@@ -68,7 +69,7 @@ pub(super) enum Holds {
     Other,
 }
 
-fn holds<T: PartialEq>(now: &T, from: &T, to: &T) -> Holds {
+pub(super) fn holds<T: PartialEq>(now: &T, from: &T, to: &T) -> Holds {
     match () {
         () if now == from => Holds::From,
         () if now == to => Holds::To,
@@ -165,7 +166,7 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         reshaped: Vec::new(),
         elsewhere: HashMap::new(),
     };
-    let mut strays = Strays::default();
+    let (mut strays, told) = (Strays::default(), Told::read(plan, original, direction)?);
     let tables = plan.plan.tables.iter();
     let reshaped = tables.filter(|table| schema.tables.get(&table.name) != Some(table));
     state.reshaped = reshaped.map(|table| table_item(&table.name)).collect();
@@ -176,9 +177,12 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         |number, swap, table, lookup| {
             let (_, now) = find(lookup, table, swap)?;
             let (from, to) = direction.of(&swap.before, &swap.after);
-            let held = match direction == Direction::Back && is_loose(table, swap) {
-                true => strays.holds(number, swap, now.as_ref()),
-                false => holds(&now, from, to),
+            let loose = is_loose(table, swap);
+            let told = told.as_ref().filter(|_| loose);
+            let held = match told.and_then(|told| told.holds(swap)) {
+                Some(held) if held != Holds::From => held,
+                None if !loose || direction == Direction::Forward => holds(&now, from, to),
+                _ => strays.holds(number, swap, from.as_ref(), now.as_ref()),
             };
             if held == Holds::Other {
                 state.others.push(item(table, swap));
@@ -226,63 +230,6 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
     Ok(state)
 }
 
-/// Whether a row has nothing but its number to be found by, which others may get, and `VACUUM` gives anew.
-pub(super) fn is_loose(table: &Table, swap: &RowSwap) -> bool {
-    let row = swap.before.as_ref().or(swap.after.as_ref());
-    row.is_some_and(|row| table.key(swap.rowid, row).is_none())
-}
-
-/// Rows without a key that an undo does not find under their numbers: equal ones are as good.
-#[derive(Default)]
-struct Strays {
-    /// Those that are where they were, by table and number.
-    there: HashSet<(u32, i64)>,
-    /// The others: their number in the plan, their table, and the row.
-    sought: Vec<(usize, u32, Row)>,
-}
-
-impl Strays {
-    /// What an undo finds of such a row, as far as its number says.
-    fn holds(&mut self, number: usize, swap: &RowSwap, now: Option<&Row>) -> Holds {
-        match (&swap.after, &swap.before) {
-            // It goes.
-            (Some(row), _) if now == Some(row) => {
-                self.there
-                    .extend(swap.rowid.map(|rowid| (swap.table, rowid)));
-                Holds::From
-            }
-            (Some(row), _) => {
-                self.sought.push((number, swap.table, row.clone()));
-                Holds::To
-            }
-            // It comes, under another number if it has to.
-            (None, Some(row)) if now == Some(row) => Holds::To,
-            (None, _) => Holds::From,
-        }
-    }
-
-    /// Looks for equal ones, unless an interrupted undo may have removed ours already.
-    fn find(self, plan: &OpenPlan, original: &Database, state: &mut State) -> Result<()> {
-        if self.sought.is_empty() || plan.is_marked(UNDOING)? {
-            return Ok(());
-        }
-        let mut all: HashMap<u32, Loose> = HashMap::new();
-        for (number, table, row) in self.sought {
-            let loose = match all.entry(table) {
-                std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-                std::collections::hash_map::Entry::Vacant(new) => {
-                    new.insert(Loose::read(original, &plan.plan.tables[table as usize])?)
-                }
-            };
-            if let Some(rowid) = loose.take(&row, |rowid| !self.there.contains(&(table, rowid))) {
-                state.rows[number] = Holds::From;
-                state.elsewhere.insert(number, rowid);
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Whether what an index or a trigger belongs to is there, or is made with it, and has the form that it needs.
 fn fits(plan: &OpenPlan, schema: &Schema, state: &State, object: &Object) -> bool {
     let mut all = schema.objects.values();
@@ -315,7 +262,7 @@ fn in_transaction(
             plan.unmark(mark)?;
         }
     }
-    done.and_then(|()| plan.mark(end))
+    done.and_then(|()| plan.mark(end, b""))
 }
 
 /// Refuses a commit that was interrupted at its end, if it cannot be told whether it happened.
@@ -323,12 +270,16 @@ fn check_told(plan: &OpenPlan, state: &State) -> Result<()> {
     if !plan.is_marked(BEGUN)? || plan.is_marked(DONE)? {
         return Ok(());
     }
-    match (
-        plan.item_of(state, Holds::From)?,
-        plan.item_of(state, Holds::To)?,
-    ) {
-        (Some(path), Some(other)) => Err(StrategyError::Untold { path, other }),
-        _ => Ok(()),
+    let sides = [Holds::From, Holds::To].map(|side| plan.item_of(state, side));
+    let [from, to] = sides;
+    let paths = match (from?, to?) {
+        (Some(from), Some(to)) => vec![from, to],
+        (None, None) => state.moved().take(1).cloned().collect(),
+        _ => Vec::new(),
+    };
+    match paths.is_empty() {
+        true => Ok(()),
+        false => Err(StrategyError::Untold { paths }),
     }
 }
 
@@ -353,18 +304,19 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
             return Err(moved(&other));
         }
         make_checked(plan, &original, &state, Direction::Forward)?;
-        plan.mark(BEGUN)
+        plan.mark(BEGUN, &counts(plan, &original, &state, Direction::Forward)?)
     })
 }
 
-/// Makes what a plan says in a transaction that is open, on rows that are as they were.
-pub(super) fn remake(plan: &OpenPlan, original: &Database) -> Result<()> {
+/// Makes what a plan says in a transaction that is open, on rows that are as they were; says what its mark has to say.
+pub(super) fn remake(plan: &OpenPlan, original: &Database) -> Result<Vec<u8>> {
     let _versions = Attached::new(original, plan, Direction::Forward)?;
     let state = state(plan, original, Direction::Forward)?;
-    match state.moved().next() {
-        Some(other) => Err(moved(other)),
-        None => make(plan, original, &state, Direction::Forward).map(drop),
+    if let Some(other) = state.moved().next() {
+        return Err(moved(other));
     }
+    make(plan, original, &state, Direction::Forward)?;
+    counts(plan, original, &state, Direction::Forward)
 }
 
 /// Stages tables that are brought over as a whole in a new database.
@@ -438,7 +390,7 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
             return Ok(());
         }
         report.paths = make_checked(plan, &original, &state, Direction::Back)?;
-        plan.mark(UNDOING)
+        plan.mark(UNDOING, &counts(plan, &original, &state, Direction::Back)?)
     })?;
     Ok(report)
 }

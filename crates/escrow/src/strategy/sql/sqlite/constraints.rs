@@ -93,8 +93,8 @@ pub(super) fn check(
     Ok((leading.conflicts, leading.marks))
 }
 
-/// Rows that the original holds in some columns, where these values are.
-fn holding(
+/// The rows of a table that have these values in some columns.
+pub(super) fn holding(
     of: &Database,
     table: &Table,
     columns: &[usize],

@@ -7,6 +7,7 @@ use rusqlite::params_from_iter;
 use serde_json::{Map, Value as Json};
 
 use super::connect::Database;
+use super::constraints::holding;
 use super::diff::{Lookup, each};
 use super::schema::{Identity, Schema, Table, value};
 use super::write::remove;
@@ -193,19 +194,29 @@ fn write_table(of: &Database, table: &Table, rows: &[GivenRow], path: &ResourceP
         of.run("empty a table", &sql)?;
         return rows.iter().try_for_each(|row| insert(of, table, row, path));
     };
-    let wanted: HashSet<&Vec<Value>> = keys.iter().collect();
-    if wanted.len() < keys.len() {
-        return Err(StrategyError::Unreadable {
-            path: path.clone(),
-            why: "two rows have the same key".to_owned(),
-        });
+    // What SQLite takes for the same key is the same row.
+    let mut there = Vec::new();
+    let mut stays = HashSet::new();
+    for key in &keys {
+        let found = holding(of, table, &key_columns(table), key)?
+            .into_iter()
+            .next();
+        let key = match &found {
+            Some((rowid, row)) => table.key(*rowid, row).unwrap_or_default(),
+            None => key.clone(),
+        };
+        if !stays.insert(key) {
+            return Err(StrategyError::Unreadable {
+                path: path.clone(),
+                why: "two rows have the same key".to_owned(),
+            });
+        }
+        there.push(found);
     }
     let mut gone = Vec::new();
     each(of, table, |rowid, row| {
-        if table
-            .key(rowid, &row)
-            .is_none_or(|key| !wanted.contains(&key))
-        {
+        let key = table.key(rowid, &row);
+        if key.is_none_or(|key| !stays.contains(&key)) {
             gone.push((rowid, row));
         }
         Ok(())
@@ -213,9 +224,8 @@ fn write_table(of: &Database, table: &Table, rows: &[GivenRow], path: &ResourceP
     for (rowid, row) in gone {
         remove(of, table, rowid, &row)?;
     }
-    let mut there = Lookup::new(of, table)?;
-    for (row, key) in rows.iter().zip(&keys) {
-        match there.key(key)? {
+    for (row, found) in rows.iter().zip(there) {
+        match found {
             Some((rowid, old)) => update(of, table, (rowid, &old), row, path)?,
             None => insert(of, table, row, path)?,
         }
@@ -223,16 +233,21 @@ fn write_table(of: &Database, table: &Table, rows: &[GivenRow], path: &ResourceP
     Ok(())
 }
 
-/// The key of a row that was given, if it has one.
-fn given_key(table: &Table, row: &GivenRow) -> Option<Vec<Value>> {
-    let columns = match (&table.identity, table.alias) {
+/// The columns by which rows are told apart; none where they are not.
+fn key_columns(table: &Table) -> Vec<usize> {
+    match (&table.identity, table.alias) {
         (Identity::Key(columns), _) => columns.clone(),
         (Identity::Rowid, Some(alias)) => vec![alias],
-        _ => return None,
-    };
+        _ => Vec::new(),
+    }
+}
+
+/// The key of a row that was given, if it has one.
+fn given_key(table: &Table, row: &GivenRow) -> Option<Vec<Value>> {
+    let columns = key_columns(table);
     let value = |one: usize| Value::parse(row.columns.get(&table.columns[one])?);
     let key: Option<Vec<Value>> = columns.into_iter().map(value).collect();
-    key.filter(|key| !key.contains(&Value::Null))
+    key.filter(|key| !key.is_empty() && !key.contains(&Value::Null))
 }
 
 /// The columns and values of a row that was given.

@@ -498,35 +498,6 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// Rows without a key, by their content.
-pub(super) struct Loose(HashMap<[u8; 32], Vec<i64>>);
-
-impl Loose {
-    pub(super) fn read(of: &Database, table: &Table) -> Result<Self> {
-        let mut all: HashMap<[u8; 32], Vec<i64>> = HashMap::new();
-        each(of, table, |rowid, row| {
-            if table.key(rowid, &row).is_none() {
-                all.entry(digest(&row)).or_default().extend(rowid);
-            }
-            Ok(())
-        })?;
-        // The first of equal rows is taken first.
-        all.values_mut().for_each(|same| same.reverse());
-        Ok(Self(all))
-    }
-
-    /// The number of a row with this content, which is given out once.
-    pub(super) fn take(&mut self, content: &Row, is: impl Fn(i64) -> bool) -> Option<i64> {
-        let same = self.0.get_mut(&digest(content))?;
-        while let Some(rowid) = same.pop() {
-            if is(rowid) {
-                return Some(rowid);
-            }
-        }
-        None
-    }
-}
-
 fn by_key((old, was): Version<'_>, (new, table): Version<'_>) -> Result<Vec<Delta>> {
     let mut found = Deltas::default();
     let (mut before, mut after) = (Lookup::new(old, was)?, Lookup::new(new, table)?);

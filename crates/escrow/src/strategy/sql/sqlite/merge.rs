@@ -8,9 +8,10 @@ use std::collections::HashSet;
 
 use super::connect::Database;
 use super::constraints;
-use super::diff::{Delta, Difference, Lookup, Loose, ObjectDelta, table_digest};
+use super::diff::{Delta, Difference, Lookup, ObjectDelta, table_digest};
+use super::loose::Loose;
 use super::plan::{MergePlan, ObjectSwap, SettingSwap, TableSwap, WholeTable};
-use super::schema::{Schema, Table, setting};
+use super::schema::{Object, Schema, Table, setting};
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::sql::record::RowSwap;
@@ -63,10 +64,11 @@ pub(super) fn merge(
             && whole.insert(name)
             && !left_out.contains(&table_item(name))
         {
-            if rows
-                .iter()
-                .any(|one| left_out.contains(&row_item(name, &one.key)))
-            {
+            let is_out = |one: &Delta| left_out.contains(&row_item(name, &one.key));
+            if rows.iter().all(is_out) {
+                continue;
+            }
+            if rows.iter().any(is_out) {
                 let asked = format!("release some rows of the table '{name}'");
                 return Err(unsupported("snapshot", &asked, what));
             }
@@ -97,8 +99,9 @@ pub(super) fn merge(
         work: &merge.work,
     };
     let (broken, dangling) = constraints::check(versions, &schemas, &merge.merged)?;
-    merge.merged.broken = broken;
+    merge.merged.broken.extend(broken);
     merge.merged.plan.dangling = dangling;
+    merge.check_names();
     Ok(merge.merged)
 }
 
@@ -209,20 +212,14 @@ impl Merge<'_> {
         if sql(&now) == sql(&one.new) {
             return;
         }
-        let is_whole = |name: &str| self.merged.plan.is_whole(name);
-        let ours = self.work.tables.get(&object.table);
-        let fits = |theirs: Table| {
-            let mut columns = ours.iter().flat_map(|ours| &ours.columns);
-            columns.all(|column| theirs.columns.contains(column))
-        };
-        let needs = one.new.is_some() && ours.is_some() && !is_whole(&object.table);
+        let is_whole = self.merged.plan.is_whole(&object.table);
+        let needs = one.new.is_some() && !object.owns() && !is_whole;
         if sql(&now) != sql(&one.old) {
             self.conflict(item, "its SQL was changed here and in the original");
-        } else if needs && !self.table(&object.table).is_some_and(fits) {
-            self.conflict(
-                item,
-                "the original changed the columns of its table, or dropped it",
-            );
+        } else if needs && !self.has_owner(object) {
+            let what =
+                "the original changed the columns of its table, or dropped what it belongs to";
+            self.merged.broken.push(Conflict::of(item, what));
         }
         // An undo makes it again, for which the table must have the form that it has now.
         for side in [&one.old, &one.new].into_iter().flatten() {
@@ -236,6 +233,53 @@ impl Merge<'_> {
             before: now,
             after: one.new.clone(),
         });
+    }
+
+    /// Whether the original has what an index or a trigger belongs to, as the sandbox has it.
+    fn has_owner(&self, object: &Object) -> bool {
+        let kind = |schema: &Schema| {
+            let mut all = schema.of_table(&object.table);
+            all.find(|one| one.owns()).map(|one| one.kind.clone())
+        };
+        let (ours, theirs) = (
+            self.work.tables.get(&object.table),
+            self.original.tables.get(&object.table),
+        );
+        let fits = match (ours, theirs) {
+            (Some(ours), Some(theirs)) => {
+                let mut columns = ours.columns.iter();
+                columns.all(|column| theirs.columns.contains(column))
+            }
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        fits && kind(&self.work) == kind(&self.original)
+    }
+
+    /// Names that come, and that something else has in the original which stays: SQLite would refuse them.
+    fn check_names(&mut self) {
+        // Tables, views and indexes have their names in common. Letters are the same in either case.
+        let key = |one: &Object| (one.kind == "trigger", one.name.to_ascii_lowercase());
+        let plan = &self.merged.plan;
+        let sides = |side: fn(&TableSwap) -> &Option<WholeTable>| {
+            let whole = plan
+                .whole
+                .iter()
+                .filter_map(move |swap| side(swap).as_ref());
+            whole.flat_map(|one| &one.objects)
+        };
+        let single = plan.objects.iter();
+        let goes =
+            sides(|swap| &swap.before).chain(single.clone().filter_map(|one| one.before.as_ref()));
+        let goes: HashSet<(&str, &str)> = goes.map(|one| (&one.kind[..], &one.name[..])).collect();
+        let stays = self.original.objects.values();
+        let stays = stays.filter(|one| !goes.contains(&(&one.kind[..], &one.name[..])));
+        let stays: HashSet<(bool, String)> = stays.map(key).collect();
+        let comes = sides(|swap| &swap.after).chain(single.filter_map(|one| one.after.as_ref()));
+        let taken = comes.filter(|one| stays.contains(&key(one)));
+        let what = "something else in the original has its name";
+        let taken: Vec<Conflict> = taken.map(|one| Conflict::of(one.item(), what)).collect();
+        self.merged.broken.extend(taken);
     }
 
     fn setting(&mut self, name: &str, old: &str, new: &str) -> Result<()> {

@@ -169,9 +169,17 @@ impl OpenPlan {
         Ok(self.area.stat(mark)?.is_some())
     }
 
-    /// Makes a mark, durably.
-    pub(super) fn mark(&self, mark: &[u8]) -> Result<()> {
-        Ok(atomic_file::create(&self.area, mark, b"")?)
+    /// Makes a mark, durably, with what tells later whether its transaction was committed.
+    pub(super) fn mark(&self, mark: &[u8], text: &[u8]) -> Result<()> {
+        Ok(atomic_file::create(&self.area, mark, text)?)
+    }
+
+    /// What a mark says, if it was made.
+    pub(super) fn mark_text(&self, mark: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.is_marked(mark)? {
+            true => Ok(Some(self.area.read(mark)?)),
+            false => Ok(None),
+        }
     }
 
     /// Takes a mark away, durably.

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 use rusqlite::{ErrorCode, params_from_iter};
 
-use super::apply::{Direction, Holds, State, each_row, find, is_loose, item};
+use super::apply::{Direction, Holds, State, each_row, find, item};
 use super::connect::Database;
 use super::diff::table_digest;
+use super::loose::is_loose;
 use super::plan::{OpenPlan, SettingSwap, TableSwap, WholeTable};
 use super::references;
 use super::schema::{Identity, Object, Schema, Table, literal, quoted};
@@ -106,7 +107,9 @@ pub(super) fn make(
         }
     }
     set_counters(original, &counted)?;
-    for name in &Schema::read(original)?.rebuilt {
+    let has_rows = |name: &str| plan.plan.tables.iter().any(|one| one.name == name);
+    let changed = |name: &str| has_rows(name) || plan.plan.is_whole(name);
+    for name in Schema::read(original)?.to_rebuild(changed) {
         let name = quoted(name);
         let sql = format!("INSERT INTO {name}({name}) VALUES ('rebuild')");
         original.run("rebuild a full-text index", &sql)?;

@@ -302,7 +302,7 @@ impl Held {
 
     /// Makes what a plan says of the rows as they were, in the transaction: what is released is what was shown, and what an undo
     /// takes back. The lock is kept all the time.
-    fn make(&mut self, plan: &OpenPlan) -> Result<()> {
+    fn make(&mut self, plan: &OpenPlan) -> Result<Vec<u8>> {
         let made = self.set_apart(true).and_then(|()| {
             let back = format!("ROLLBACK TO {BASE}");
             self.database.run("begin anew", &back)?;
@@ -310,13 +310,14 @@ impl Held {
         });
         let together = self.set_apart(false);
         self.checkpoints.clear();
-        made.and(together).map_err(|error| {
-            self.ended = format!("what it changed could not be made again ({error})");
-            let said = error.to_string();
-            match self.database.run("roll back", "ROLLBACK") {
-                Ok(()) | Err(_) => StrategyError::TakenBack { code: None, said },
-            }
-        })
+        made.and_then(|mark| together.map(|()| mark))
+            .map_err(|error| {
+                self.ended = format!("what it changed could not be made again ({error})");
+                let said = error.to_string();
+                match self.database.run("roll back", "ROLLBACK") {
+                    Ok(()) | Err(_) => StrategyError::TakenBack { code: None, said },
+                }
+            })
     }
 
     /// Neither triggers nor references act while rows are brought over, since both have acted.
@@ -334,13 +335,13 @@ impl Held {
         let Some(plan) = OpenPlan::read(intent)? else {
             return Ok(Answer::Done);
         };
-        self.make(&plan)?;
-        plan.mark(BEGUN)?;
+        let mark = self.make(&plan)?;
+        plan.mark(BEGUN, &mark)?;
         let done = self.database.run("commit", "COMMIT");
         match done {
             Ok(()) => {
                 self.ended = "it was committed".to_owned();
-                plan.mark(DONE)?;
+                plan.mark(DONE, b"")?;
                 Ok(Answer::Done)
             }
             // Such as while another process reads: it can be tried again.
@@ -371,7 +372,7 @@ impl Held {
         let again = self
             .begin_anew()
             .and_then(|()| match plan.plan.whole.is_empty() {
-                true => self.make(&plan),
+                true => self.make(&plan).map(drop),
                 false => Err(unsupported(
                     NAME,
                     "make them again",
