@@ -303,6 +303,12 @@ fn a_full_text_table_without_its_source_keeps_nothing_from_being_released() {
     cli.ok("commit try");
     cli.ok("undo try");
     assert_eq!(sql(&at, "SELECT count(*) FROM o"), "0");
+    // The source has no longer what it needs.
+    let (_world, cli, at) = planned(&format!("{text} INSERT INTO d VALUES (1, 'hello')"));
+    sql(&inner(&cli), "ALTER TABLE d RENAME COLUMN t TO u");
+    cli.ok("commit try");
+    assert_eq!(sql(&at, "SELECT u FROM d"), "hello");
+    cli.ok("undo try");
     let (_world, cli, at) = planned(&format!("{text} CREATE TABLE o (x)"));
     let work = inner(&cli);
     sql(
