@@ -137,6 +137,20 @@ fn a_function_of_a_domain_that_writes_while_a_column_is_added_is_refused() {
     shop.server.sql("shop", &fix("NULL"));
     shop.cli.ok("commit try");
     assert_eq!(shop.server.sql("shop", all), "1c 2b");
+    // A table of which only a definition changes is emptied on the way.
+    let url = shop.clone_plan("again");
+    inside(
+        &url,
+        "COMMENT ON TABLE t IS 'x'; ALTER TABLE items ADD COLUMN n small",
+    );
+    let empties = "IF i IS NULL THEN TRUNCATE public.t; END IF";
+    shop.server.sql("shop", &fix(empties));
+    let told = shop.cli.fails("commit again", 3);
+    has(&told, ["'t'", "more there than the diff shows"]);
+    assert_eq!(shop.server.sql("shop", all), "1c 2b");
+    shop.server.sql("shop", &fix("NULL"));
+    shop.cli.ok("commit again");
+    assert_eq!(shop.server.sql("shop", all), "1c 2b");
     shop.assert_no_clone();
 }
 

@@ -205,6 +205,20 @@ one.copies()
 found = one.say(frame("d", b"9\t9\n") + frame("c") + S)
 assert found[-1] == ("Z", b"T"), found
 one.say(Q("COMMIT"))
+# A close, or another one in the place of that without a name, that the server passed over or refused.
+for portal, failing in [("p", P("SELEC") + frame("C", b"Pp\0")), ("p", P("SELEC") + frame("C", b"Pp\0") + B("sel", "p")), ("", B("none"))]:
+    one.say(Q("BEGIN"))
+    one.say(P("SAVEPOINT s", "save") + P("ROLLBACK TO s", "back") + S)
+    one.say(B("c", portal) + S)
+    one.say(B("save", "x") + E("x") + S)
+    assert one.say(failing + S)[-1] == ("Z", b"E")
+    one.say(B("back", "y") + E("y") + S)
+    one.link.sendall(E(portal) + S)
+    one.copies()
+    found = one.say(frame("c") + S)
+    assert found[-1] == ("Z", b"T"), found
+    one.say(Q("COMMIT"))
+    one.say(frame("C", b"Ssave\0") + frame("C", b"Sback\0") + S)
 "#;
     python(&[FRAMES, script].concat(), &[&url]);
     assert_eq!(inside(&url, "SELECT count(*) FROM loose"), "4");

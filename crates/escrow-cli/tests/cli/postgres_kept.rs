@@ -30,8 +30,14 @@ fn a_look_into_a_foreign_table_lost_everything() {
     inside(&url, "CREATE TABLE made (a int); SELECT count(*) FROM far");
     shop.assert_refused(&url, "foreign table");
     shop.cli.ok("rollback try");
-    inside(&url, "CREATE TABLE made (a int); SELECT count(*) FROM near");
-    shop.cli.ok("commit try");
+    shop.cli.ok("cleanup --yes try");
+    let url = shop.plan("again");
+    // A view on one connects to nothing.
+    inside(
+        &url,
+        "CREATE TABLE made (a int); SELECT count(*) FROM near; CREATE VIEW over AS SELECT * FROM far",
+    );
+    shop.cli.ok("commit again");
     assert_eq!(shop.sql("SELECT count(*) FROM made"), "0");
     shop.assert_nothing_left();
 }

@@ -185,8 +185,12 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
     };
     // What only names a function does not call it.
     let names_function = || {
-        let routine = |word: &str| matches!(word, "function" | "procedure");
-        let defines = matches!(at(0), "create" | "alter") && (routine(at(1)) || routine(at(3)));
+        let what = match (at(1), at(2)) {
+            ("or", "replace") => at(3),
+            (first, _) => first,
+        };
+        let defined = matches!(what, "function" | "procedure" | "view" | "rule");
+        let defines = matches!(at(0), "create" | "alter") && defined;
         defines || matches!(at(0), "grant" | "revoke" | "comment" | "drop")
     };
     match at(0) {
@@ -282,7 +286,7 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
         _ if goes_into_temporary(words) => {
             refused("a temporary table", "use an ordinary table in the sandbox")
         }
-        _ if words.iter().any(session_lock) => refused(
+        _ if words.iter().any(session_lock) && !names_function() => refused(
             "an advisory lock of the session",
             "all clients of the sandbox share one session; use pg_advisory_xact_lock",
         ),
@@ -562,6 +566,8 @@ mod tests {
             "refresh materialized view concurrently mv",
             "select pg_advisory_lock(1)",
             "execute p(pg_advisory_lock(1))",
+            "create unlogged table function as select pg_notify('a', 'b')::text",
+            "create materialized view procedure as select pg_notify('a', 'b')::text",
             "prepare p as select pg_advisory_lock(1)",
             "create temp table t as execute p",
             "explain analyze create temp table t as select 1",
@@ -578,6 +584,8 @@ mod tests {
         }
         for text in [
             "select pg_advisory_xact_lock(1)",
+            "create or replace view v as select pg_notify('a', 'b')",
+            "grant execute on function pg_advisory_lock(bigint) to other",
             "select 'create temp table'",
             "create table temp (a int)",
             "insert into temp (a) values (1)",

@@ -513,7 +513,15 @@ fn tables_of(sql: &str) -> Vec<Relation> {
             continue;
         }
         for (at, four) in words.windows(4).enumerate() {
-            let before = ["on", "only", "table", "references", "column", "sequence"];
+            let before = [
+                "on",
+                "only",
+                "table",
+                "references",
+                "column",
+                "sequence",
+                "view",
+            ];
             if let ([_, schema, Word::Sign(b'.'), name], true) = (four, is(at, &before)) {
                 let pair = schema.name().zip(name.name());
                 found.extend(pair.map(|(schema, name)| (schema.to_owned(), name.to_owned())));

@@ -46,7 +46,7 @@ pub(super) struct Watch<'p> {
     rows: Vec<PlannedRow<'p>>,
     /// The tables of the plan.
     planned: BTreeMap<Relation, &'p Compared>,
-    /// The rows of these and of those that follow them, before definitions were changed: what that ran may not have written them.
+    /// The rows of these, of those that follow them and of what is altered, before definitions were changed: what that ran may not have written them.
     before: Vec<Frozen>,
     /// How many rows these and those that follow them should have in the end.
     wanted: BTreeMap<Relation, i64>,
@@ -89,8 +89,10 @@ impl<'p> Watch<'p> {
 
     fn frozen(&self, connection: &mut Connection) -> PgResult<Vec<Frozen>> {
         let (watched, mut found) = (self.watched(connection)?, Vec::new());
-        for table in changes::all(connection)? {
-            if watched.contains(&name_of(&table)) {
+        let all = changes::all(connection)?.into_iter();
+        for table in all.filter(Table::has_rows) {
+            let name = name_of(&table);
+            if watched.contains(&name) || self.altered.contains(&name) {
                 let columns = changes::columns(connection, &table.oid)?;
                 found.push(frozen(connection, table, columns)?);
             }
@@ -122,10 +124,16 @@ impl<'p> Watch<'p> {
             }
             self.wanted.insert(one, count);
         }
-        for one in &self.before {
-            let name = name_of(&one.table);
-            if self.wanted.contains_key(&name) && !one.is_there(connection).map_err(looked)? {
-                return Err(beyond(&name));
+        // What is not there any more was dropped by the plan.
+        let there = changes::all(connection).map_err(looked)?;
+        let there: BTreeSet<&String> = there.iter().map(|table| &table.oid).collect();
+        for one in self
+            .before
+            .iter()
+            .filter(|one| there.contains(&one.table.oid))
+        {
+            if !one.is_there(connection).map_err(looked)? {
+                return Err(beyond(&name_of(&one.table)));
             }
         }
         self.since = newest(&mut original.open()?).map_err(looked)?;

@@ -49,7 +49,7 @@ impl Table {
         format!("{}.{}", identifier(&self.schema), identifier(&self.name))
     }
 
-    fn has_rows(&self) -> bool {
+    pub(in crate::strategy::postgres) fn has_rows(&self) -> bool {
         matches!(self.kind.as_str(), "r" | "m")
     }
 

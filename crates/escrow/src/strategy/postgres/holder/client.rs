@@ -93,6 +93,8 @@ pub(super) struct Client<'h> {
     pub(super) parsing: VecDeque<Option<Vec<u8>>>,
     /// What messages of the exchange deallocate, whose answer is not known yet.
     pub(super) deallocated: Vec<(Vec<u8>, Prepared)>,
+    /// Portals that messages of the exchange replace or close: whether each may have copied, and whether there was one without a name.
+    pub(super) replaced: Vec<(Vec<u8>, bool, bool)>,
     /// What is being closed.
     pub(super) closing: VecDeque<Closing>,
     /// Whether a portal was made that has a name.
@@ -553,6 +555,7 @@ impl<'h> Client<'h> {
     /// Ends an exchange: the savepoint of an exchange of its own goes, and the client learns how it stands.
     pub(super) fn end_exchange(&mut self, backend: &mut Backend, answered: Answered) -> Served<()> {
         self.deallocated.clear();
+        self.replaced.clear();
         if answered.released {
             self.released(backend)?;
         } else if self.transaction == Transaction::Implicit {

@@ -213,7 +213,7 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
         b'B' => {
             let (portal, rest) = wire::text(body).ok_or_else(malformed)?;
             let (name, rest) = wire::text(rest).ok_or_else(malformed)?;
-            let before = client.portals.remove(portal);
+            client.replace_portal(portal);
             let server = name_of(client, name);
             match client.statements.get(name).map(|known| known.kind.clone()) {
                 Some(kind) if kind.is_control() => {
@@ -226,11 +226,6 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
                     }
                 }
                 None => {}
-            }
-            // The server refuses it while the one before is there, and that may copy.
-            if before.is_some() && !portal.is_empty() {
-                let portals = &mut client.portals;
-                portals.entry(portal.to_vec()).or_insert(Statement::Other);
             }
             match portal.is_empty() {
                 true => client.portal_unnamed = true,
@@ -264,8 +259,8 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
                 &[b"P", portal_of(client, portal), b"\0"].concat(),
             );
             if frame.kind == b'C' {
+                client.replace_portal(portal);
                 client.portal_unnamed &= !portal.is_empty();
-                client.portals.remove(portal);
                 client.closing.push_back(Closing::Client(None));
             }
         }

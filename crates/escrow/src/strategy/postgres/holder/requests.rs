@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::super::error::ENDED_INSIDE;
 use super::super::super::sql::identifier;
-use super::super::connect::{PgError, PgResult, literal};
+use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::control::{Answer, Request, Status};
 use super::backend::{Backend, LIMIT, Turn, Unavailable, own_settings};
 use super::redo::Redo;
@@ -41,12 +41,35 @@ const WAITS_AGAIN: &str = "DO $escrow$ DECLARE written pg_catalog.text; BEGIN \
     EXECUTE pg_catalog.format('ALTER TABLE %s RESET (autovacuum_enabled)', written); RAISE EXCEPTION USING ERRCODE = 'ESCRW'; \
     EXCEPTION WHEN SQLSTATE 'ESCRW' THEN NULL; END; END LOOP; END $escrow$";
 
-/// A foreign table of which the transaction read or wrote rows: it is connected to another server then, and cannot be prepared. Files are no servers.
-const LOOKED_INTO: &str = "SELECT l.relation::pg_catalog.regclass FROM pg_catalog.pg_locks l \
+/// A foreign table that the transaction used, with what its server is reached by: connected to another server, a transaction cannot be prepared.
+/// Files are no servers, and without a handler nothing is reached.
+const LOOKED_INTO: &str = "SELECT l.relation::pg_catalog.regclass, p.prosrc FROM pg_catalog.pg_locks l \
     JOIN pg_catalog.pg_foreign_table t ON t.ftrelid = l.relation JOIN pg_catalog.pg_foreign_server s ON s.oid = t.ftserver \
-    JOIN pg_catalog.pg_foreign_data_wrapper w ON w.oid = s.srvfdw LEFT JOIN pg_catalog.pg_proc p ON p.oid = w.fdwhandler \
-    WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND p.prosrc IS DISTINCT FROM 'file_fdw_handler' \
-    AND l.mode IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock') LIMIT 1";
+    JOIN pg_catalog.pg_foreign_data_wrapper w ON w.oid = s.srvfdw JOIN pg_catalog.pg_proc p ON p.oid = w.fdwhandler \
+    WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND p.prosrc <> 'file_fdw_handler' \
+    AND l.mode IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock') ORDER BY p.prosrc = 'postgres_fdw_handler' LIMIT 1";
+
+/// The function that lists the connections of `postgres_fdw`, where there is one.
+const CONNECTIONS: &str = "SELECT pg_catalog.format('%I.%I', n.nspname, p.proname) FROM pg_catalog.pg_proc p \
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace JOIN pg_catalog.pg_language l ON l.oid = p.prolang \
+    WHERE p.prosrc = 'postgres_fdw_get_connections' AND l.lanname = 'c' AND p.pronargs = 0 LIMIT 1";
+
+/// The foreign table by which the transaction is connected to another server. A view on one, or a plan, takes the same lock and connects to none.
+fn looked_into(connection: &mut Connection) -> PgResult<Option<String>> {
+    let used = connection.query(LOOKED_INTO)?.into_iter().next();
+    let mut used = used.into_iter().flatten();
+    let (Some(Some(table)), Some(handler)) = (used.next(), used.next()) else {
+        return Ok(None);
+    };
+    if handler.as_deref() == Some("postgres_fdw_handler")
+        && let Some(list) = connection.value(CONNECTIONS)?
+    {
+        let any = format!("SELECT EXISTS (SELECT FROM {list}())");
+        let any = connection.value(&any)?;
+        return Ok(Some(table).filter(|_| any.as_deref() == Some("t")));
+    }
+    Ok(Some(table))
+}
 
 /// Carries a request out.
 pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
@@ -251,7 +274,7 @@ fn check(backend: &mut Backend, max_prepared: u64) -> PgResult<Option<String>> {
                 "nothing was changed; commit again when others have ended theirs (pg_prepared_xacts)",
             ));
         }
-        if let Some(table) = backend.connection.value(LOOKED_INTO)? {
+        if let Some(table) = looked_into(&mut backend.connection)? {
             return Err(refused(
                 &format!(
                     "the sandbox used the foreign table {table}, and such a transaction cannot be prepared"

@@ -152,6 +152,13 @@ impl Client<'_> {
         Prepared { name, kind }
     }
 
+    /// Forgets what a portal carries out, since another one takes its place or it is closed: unless that fails.
+    pub(super) fn replace_portal(&mut self, portal: &[u8]) {
+        let before = self.portals.remove(portal).is_some();
+        let kept = (portal.to_vec(), before, self.portal_unnamed);
+        self.replaced.push(kept);
+    }
+
     /// A query takes the statement without a name with it, and one that is not empty the portal.
     pub(super) fn forget_unnamed(&mut self, portal: bool) {
         self.statements.remove(b"".as_slice());
@@ -201,6 +208,13 @@ impl Client<'_> {
     pub(super) fn forget_parsing(&mut self) {
         for kind in self.portals.values_mut().filter(|kind| kind.is_control()) {
             *kind = Statement::Other;
+        }
+        // The server may still have those before, which may copy.
+        for (portal, before, unnamed) in self.replaced.drain(..) {
+            self.portal_unnamed |= unnamed;
+            if before {
+                self.portals.entry(portal).or_insert(Statement::Other);
+            }
         }
         for name in self.parsing.drain(..).flatten() {
             self.statements.remove(&name);
