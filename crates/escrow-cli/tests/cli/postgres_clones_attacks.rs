@@ -216,6 +216,28 @@ fn rows_that_follow_others_are_written_as_planned() {
     shop.assert_no_clone();
 }
 
+/// Triggers for each statement of a table whose rows follow others ran again in the original, and what they wrote stopped the commit.
+// rule Q2
+#[test]
+fn a_trigger_of_a_table_that_follows_ran_again() {
+    let shop = Shop::with_clones(true);
+    shop.server.sql(
+        "shop",
+        "CREATE TABLE boss (id int PRIMARY KEY); INSERT INTO boss VALUES (1), (2); CREATE TABLE seen (t text); \
+         CREATE TABLE emp (id int PRIMARY KEY, boss int REFERENCES boss ON DELETE CASCADE); INSERT INTO emp VALUES (1, 2); \
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (TG_OP); RETURN NULL; END'; \
+         CREATE TRIGGER each_statement AFTER DELETE ON emp EXECUTE FUNCTION note()",
+    );
+    let url = shop.clone_plan("try");
+    inside(&url, "DELETE FROM boss WHERE id = 1");
+    shop.cli.ok("commit try");
+    let all = "SELECT (SELECT count(*) FROM boss), (SELECT count(*) FROM emp), (SELECT count(*) FROM seen)";
+    assert_eq!(shop.server.sql("shop", all), "1|1|1");
+    shop.server.sql("shop", "DELETE FROM emp");
+    assert_eq!(shop.server.sql("shop", all), "1|0|2");
+    shop.assert_no_clone();
+}
+
 /// For a dump, what belongs to an extension is not there: a commit dropped it in the original.
 // rule C15, Q2
 #[test]

@@ -386,13 +386,15 @@ fn rows_with_a_generated_column_did_not_merge() {
     shop.server.sql(
         "shop",
         "CREATE TABLE g (id int PRIMARY KEY, a int, b int, g int GENERATED ALWAYS AS (a + b) STORED); \
-         INSERT INTO g (id, a, b) VALUES (1, 1, 1), (2, 1, 1), (3, 1, 1)",
+         INSERT INTO g (id, a, b) VALUES (1, 1, 1), (2, 1, 1), (3, 1, 1); \
+         CREATE TABLE h (id int PRIMARY KEY, a int, b int, g int GENERATED ALWAYS AS (a * 0 + id) STORED UNIQUE); INSERT INTO h VALUES (1, 1, 1); \
+         CREATE TABLE of_h (g int REFERENCES h (g) ON DELETE CASCADE); INSERT INTO of_h VALUES (1)",
     );
     let url = shop.clone_plan("try");
-    inside(&url, "UPDATE g SET a = 10");
+    inside(&url, "UPDATE g SET a = 10; UPDATE h SET a = 10");
     shop.server.sql(
         "shop",
-        "UPDATE g SET b = 100 WHERE id = 1; UPDATE g SET a = 10 WHERE id = 2",
+        "UPDATE g SET b = 100 WHERE id = 1; UPDATE g SET a = 10 WHERE id = 2; UPDATE h SET b = 2",
     );
     let all = "SELECT string_agg(concat_ws(' ', a, b, g), ', ' ORDER BY id) FROM g";
     let before = shop.server.sql("shop", all);

@@ -61,6 +61,40 @@ fn transactions_that_others_prepared_lost_a_definition() {
     shop.assert_nothing_left();
 }
 
+/// Two databases of one plan found room for one prepared transaction each, and there was room for one: a changed definition was gone.
+// rule Q3
+#[test]
+fn two_databases_shared_the_last_room_for_a_prepared_transaction() {
+    let shop = Shop::new(true);
+    shop.server.sql("postgres", "CREATE DATABASE other");
+    let both = ["shop", "other"].map(|name| shop.server.url("postgres", name));
+    let [one, other] = both.each_ref().map(String::as_str);
+    let resources = ["--resource", one, "--resource", other];
+    shop.cli.ok([&["plan", "create", "try"], &resources[..]].concat());
+    let url = shop.url("try");
+    let beside = shop.cli.ok("path try other");
+    inside(&url, "CREATE TABLE made (a int)");
+    inside(beside.trim(), "CREATE TABLE made (a int)");
+    let each = |what: &str| {
+        for number in 0..9 {
+            shop.sql(&what.replace('#', &number.to_string()));
+        }
+    };
+    each("BEGIN; PREPARE TRANSACTION 'other_#'");
+    shop.assert_refused(&url, "max_prepared_transactions");
+    assert_eq!(inside(beside.trim(), "SELECT count(*) FROM made"), "0");
+    shop.sql("ROLLBACK PREPARED 'other_0'");
+    shop.cli.ok("commit try");
+    for database in ["shop", "other"] {
+        let made = "SELECT count(*) FROM made";
+        assert_eq!(shop.server.sql(database, made), "0");
+    }
+    for number in 1..9 {
+        shop.sql(&format!("ROLLBACK PREPARED 'other_{number}'"));
+    }
+    shop.assert_nothing_left();
+}
+
 /// A limit of time of the role held for what the engine does too.
 // rule Q3
 #[test]

@@ -263,6 +263,41 @@ fn a_table_that_was_written_took_rows_of_other_tables_along() {
     shop.cli.ok("cleanup try --yes");
 }
 
+/// What a row takes from one that goes, or refers to in one that comes, and a domain that may not be empty, kept a table from being written.
+// rule Q4
+#[test]
+fn a_table_was_written_in_one_order_only() {
+    let shop = Shop::new(true);
+    shop.server.sql(
+        "shop",
+        "CREATE DOMAIN \"full\" AS text NOT NULL; CREATE TABLE o (id int PRIMARY KEY, u int UNIQUE, up int REFERENCES o ON DELETE CASCADE, t \"full\"); \
+         INSERT INTO o VALUES (1, 1, NULL, 'a'), (2, 2, NULL, 'b'), (3, 3, NULL, 'c'); \
+         CREATE TABLE of_o (o int REFERENCES o ON DELETE CASCADE); INSERT INTO of_o VALUES (2), (3)",
+    );
+    let url = shop.plan("try");
+    let all = "SELECT string_agg(concat_ws(' ', id, u, up, t), ', ' ORDER BY id), (SELECT count(*) FROM of_o) FROM o";
+    put(
+        &shop.cli,
+        "try shop o",
+        "{\"id\": 2, \"u\": 1, \"t\": \"b\"}\n{\"id\": 3, \"u\": 3, \"up\": 2, \"t\": \"c\"}",
+    );
+    // What stays went with no other.
+    assert_eq!(inside(&url, all), "2 1 b, 3 3 2 c|2");
+    put(
+        &shop.cli,
+        "try shop o",
+        "{\"id\": 2, \"u\": 1, \"up\": 9, \"t\": \"b\"}\n{\"id\": 3, \"u\": 3, \"t\": \"c\"}\n{\"id\": 9, \"u\": 9, \"t\": \"i\"}",
+    );
+    assert_eq!(inside(&url, all), "2 1 9 b, 3 3 c, 9 9 i|2");
+    let exchanged = "{\"id\": 2, \"u\": 3, \"t\": \"b\"}\n{\"id\": 3, \"u\": 1, \"t\": \"c\"}";
+    let cli = shop.cli.clone().stdin(exchanged);
+    has(&cli.fails("write try shop o", 1), ["unique"]);
+    let cli = shop.cli.clone().stdin("{\"id\": 2, \"t\": null}");
+    has(&cli.fails("write try shop o", 1), ["null values"]);
+    assert_eq!(inside(&url, all), "2 1 9 b, 3 3 c, 9 9 i|2");
+    shop.cli.ok("cleanup try --yes");
+}
+
 /// JSON that changes when it is read is given as a text.
 // rule Q4
 #[test]

@@ -159,13 +159,39 @@ fn bare(document: &str) -> Vec<String> {
     words
 }
 
+/// What is done with the rows of a table that others take the place of.
+#[derive(Clone, Copy)]
+enum Step {
+    Change,
+    Remove,
+    Add,
+}
+
+/// Each is tried until the constraints of the table take one: a value that has to be unique may pass from one row to another, and a row may
+/// refer to one that comes.
+const ORDERS: [[Step; 3]; 3] = [
+    [Step::Change, Step::Remove, Step::Add],
+    [Step::Add, Step::Change, Step::Remove],
+    [Step::Remove, Step::Change, Step::Add],
+];
+
+/// Whether rows may be taken in another order.
+fn may_pass(error: &StrategyError) -> bool {
+    match error {
+        StrategyError::Server { code, .. } => {
+            code.as_ref().is_some_and(|code| code.starts_with("23"))
+        }
+        error => matches!(error, StrategyError::Unreadable { .. }),
+    }
+}
+
 /// A table that a path names or lies in.
 struct Found {
     shown: String,
     /// Its name, as SQL takes it.
     quoted: String,
-    /// The columns that can be written.
-    columns: Vec<String>,
+    /// The columns that can be written, with their types.
+    columns: Vec<(String, String)>,
     generated: Vec<String>,
     /// The columns of its key, and whether they are whole numbers.
     key: Vec<(String, bool)>,
@@ -207,12 +233,12 @@ fn columns(client: &mut Connection, oid: &str, found: &mut Found) -> PgResult<()
     let sql = format!(
         "SELECT a.attname, (a.atttypid IN (20, 21, 23))::pg_catalog.text, (a.attgenerated <> '')::pg_catalog.text, \
          (coalesce(pg_catalog.array_position((pg_catalog.string_to_array(k.indkey::pg_catalog.text, ' ')::pg_catalog.int2[])[1:k.indnkeyatts], \
-         a.attnum), 0) - 1)::pg_catalog.text, (a.attidentity = 'a')::pg_catalog.text \
+         a.attnum), 0) - 1)::pg_catalog.text, (a.attidentity = 'a')::pg_catalog.text, pg_catalog.format_type(a.atttypid, a.atttypmod) \
          FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index k ON k.indrelid = a.attrelid AND k.indisprimary \
          WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 4, a.attnum"
     );
     for row in client.query(&sql)? {
-        let [name, whole, generated, place, identity] = row.map_texts();
+        let [name, whole, generated, place, identity, kind] = row.map_texts();
         let fixed = match place.as_str() {
             "-1" => identity,
             _ => {
@@ -223,7 +249,7 @@ fn columns(client: &mut Connection, oid: &str, found: &mut Found) -> PgResult<()
         found.by_key &= fixed != "true";
         match generated == "true" {
             true => found.generated.push(name),
-            false => found.columns.push(name),
+            false => found.columns.push((name, kind)),
         }
     }
     found.by_key &= !found.key.is_empty();
@@ -271,7 +297,12 @@ impl Found {
 
     /// A name for a row that no column has.
     fn alias(&self) -> String {
-        let all = || self.columns.iter().chain(&self.generated);
+        let all = || {
+            self.columns
+                .iter()
+                .map(|(name, _)| name)
+                .chain(&self.generated)
+        };
         let mut alias = "r".to_owned();
         while all().any(|column| *column == alias) {
             alias.push('r');
@@ -308,7 +339,7 @@ impl Found {
         parts.join(" AND ")
     }
 
-    /// The columns that a row names, and the row as the server reads it.
+    /// The columns that a row names, and the row (`n`) as the server reads it. The others are not read: a domain may not let them be empty.
     fn given(&self, given: &GivenRow, path: &ResourcePath) -> Result<(Vec<String>, String)> {
         let texts = given.texts();
         let mut row = given.columns.clone();
@@ -317,21 +348,25 @@ impl Found {
             why,
         };
         row.retain(|name, _| !self.generated.contains(name));
-        let mut parts = Vec::new();
+        let (mut parts, mut typed) = (Vec::new(), Vec::new());
         for (name, value) in &row {
-            if !self.columns.contains(name) {
+            let Some((_, kind)) = self.columns.iter().find(|(one, _)| one == name) else {
                 return Err(refuse(format!(
                     "the table has no column '{name}' that can be written"
                 )));
-            }
+            };
             let value = text_of(value, texts.get(name).copied());
             parts.push(format!("{}: {value}", Json::String(name.clone())));
+            typed.push(format!("{} {kind}", identifier(name)));
         }
         if row.is_empty() {
             return Err(refuse("a row without columns".to_owned()));
         }
         let names = row.keys().map(|name| identifier(name)).collect();
-        Ok((names, literal(&format!("{{{}}}", parts.join(", ")))))
+        let text = literal(&format!("{{{}}}", parts.join(", ")));
+        let typed = typed.join(", ");
+        let read = format!("pg_catalog.json_to_record({text}) AS n({typed})");
+        Ok((names, read))
     }
 
     /// The key of a row, as the server reads it; none where a part of it is not given.
@@ -357,9 +392,9 @@ impl Found {
 
     /// Changes the row with the key of this one, unless it is the same. Columns that are not given get their defaults.
     fn change(&self, row: &GivenRow, path: &ResourcePath) -> Result<String> {
-        let (names, text) = self.given(row, path)?;
+        let (names, read) = self.given(row, path)?;
         let own = |name: &String| self.key.iter().any(|(key, _)| identifier(key) == *name);
-        let others = self.columns.iter().map(|name| identifier(name));
+        let others = self.columns.iter().map(|(name, _)| identifier(name));
         let (given, left): (Vec<String>, Vec<String>) = others
             .filter(|name| !own(name))
             .partition(|name| names.contains(name));
@@ -378,7 +413,7 @@ impl Found {
             false => "true".to_owned(),
         };
         Ok(format!(
-            "UPDATE {table} o SET {} FROM pg_catalog.json_populate_record(NULL::{table}, {text}) n WHERE {} AND {differs};",
+            "UPDATE {table} o SET {} FROM {read} WHERE {} AND {differs};",
             set.join(", "),
             self.same_key("o", "n"),
             table = self.quoted
@@ -387,12 +422,11 @@ impl Found {
 
     /// Adds a row, where a condition on it (`n`) holds.
     fn insert(&self, row: &GivenRow, path: &ResourcePath, condition: &str) -> Result<String> {
-        let (names, text) = self.given(row, path)?;
+        let (names, read) = self.given(row, path)?;
         let names = names.join(", ");
         Ok(format!(
-            "INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} \
-             FROM pg_catalog.json_populate_record(NULL::{table}, {text}) n WHERE {condition};",
-            table = self.quoted
+            "INSERT INTO {} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {read} WHERE {condition};",
+            self.quoted
         ))
     }
 
@@ -412,10 +446,13 @@ impl Found {
             return send(client, std::iter::once(Ok(empty)).chain(all));
         };
         let list = literal(&format!("[{}]", keys.join(", ")));
-        let given = format!("pg_catalog.json_populate_recordset(NULL::{table}, {list}) n");
-        let names = self.key.iter().map(|(name, _)| identifier(name));
-        let names: Vec<String> = names.map(|name| format!("n.{name}")).collect();
-        let different = format!("SELECT DISTINCT {} FROM {given}", names.join(", "));
+        let key = |name: &String| self.key.iter().any(|(key, _)| key == name);
+        let typed = self.columns.iter().filter(|(name, _)| key(name));
+        let typed = typed.map(|(name, kind)| format!("{} {kind}", identifier(name)));
+        let typed: Vec<String> = typed.collect();
+        let typed = typed.join(", ");
+        let given = format!("pg_catalog.json_to_recordset({list}) AS n({typed})");
+        let different = format!("SELECT DISTINCT * FROM {given}");
         if client.query(&different).map_err(unwritten)?.len() != rows.len() {
             return Err(StrategyError::Unreadable {
                 path: path.clone(),
@@ -426,25 +463,50 @@ impl Found {
         let left =
             format!("DELETE FROM {table} o WHERE NOT EXISTS (SELECT FROM {given} WHERE {same});");
         let absent = format!("NOT EXISTS (SELECT FROM {table} o WHERE {same})");
-        let changed = rows.iter().map(|row| self.change(row, path));
-        let added = rows.iter().map(|row| self.insert(row, path, &absent));
-        send(
-            client,
-            changed.chain(std::iter::once(Ok(left))).chain(added),
-        )
+        let stay = format!(
+            "SELECT count(*) FROM {table} o WHERE EXISTS (SELECT FROM {given} WHERE {same})"
+        );
+        let stay = |client: &mut Connection| client.value(&stay).map_err(unwritten);
+        let write = |client: &mut Connection, step: &Step| match step {
+            Step::Change => send(client, rows.iter().map(|row| self.change(row, path))),
+            Step::Add => {
+                let added = rows.iter().map(|row| self.insert(row, path, &absent));
+                send(client, added)
+            }
+            Step::Remove => {
+                let before = stay(client)?;
+                send(client, std::iter::once(Ok(left.clone())))?;
+                match stay(client)? == before {
+                    true => Ok(()),
+                    false => Err(StrategyError::Unreadable {
+                        path: path.clone(),
+                        why: "rows that stay refer to rows that go".to_owned(),
+                    }),
+                }
+            }
+        };
+        let run = |client: &mut Connection, sql: &str| client.query(sql).map_err(unwritten);
+        run(client, "SAVEPOINT rows")?;
+        let mut refused = Ok(());
+        for order in &ORDERS {
+            match order.iter().try_for_each(|step| write(client, step)) {
+                Ok(()) => return Ok(()),
+                Err(error) if !may_pass(&error) => return Err(error),
+                Err(error) => refused = refused.and(Err(error)),
+            }
+            run(client, "ROLLBACK TO SAVEPOINT rows")?;
+        }
+        refused
     }
 
     fn update(&self, row: &GivenRow, which: &str, path: &ResourcePath) -> Result<String> {
-        let (names, text) = self.given(row, path)?;
-        let (left, right) = (
-            names.join(", "),
-            names.iter().map(|name| format!("r.{name}")),
-        );
-        let right: Vec<String> = right.collect();
+        let (names, read) = self.given(row, path)?;
+        let left = names.join(", ");
+        let right: Vec<String> = names.iter().map(|name| format!("n.{name}")).collect();
+        let right = right.join(", ");
+        let table = &self.quoted;
         Ok(format!(
-            "UPDATE {table} SET ({left}) = (SELECT {} FROM pg_catalog.json_populate_record(NULL::{table}, {text}) r) WHERE {which};",
-            right.join(", "),
-            table = self.quoted
+            "UPDATE {table} SET ({left}) = (SELECT {right} FROM {read}) WHERE {which};"
         ))
     }
 }

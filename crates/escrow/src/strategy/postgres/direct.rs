@@ -75,7 +75,8 @@ impl Strategy for Direct {
         Ok(Box::new(DirectSession(HeldSession {
             strategy: NAME,
             metadata: tree::metadata(sandbox)?,
-            gid: String::new(),
+            plan: String::new(),
+            resource: String::new(),
             host: self.held.host(),
         })))
     }

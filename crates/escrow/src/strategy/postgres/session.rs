@@ -31,8 +31,9 @@ pub(super) struct HeldSession {
     /// The strategy of the sandbox.
     pub(super) strategy: &'static str,
     pub(super) metadata: HeldMetadata,
-    /// How the names of its prepared transactions begin.
-    pub(super) gid: String,
+    /// How the names of its prepared transactions begin: with the plan, and with the resource.
+    pub(super) plan: String,
+    pub(super) resource: String,
     pub(super) host: Host,
 }
 
@@ -50,7 +51,8 @@ impl HeldSession {
 
     /// Whether it could be committed: the number of the transaction, and how often clients had worked in it.
     fn check(&self) -> Result<(Option<String>, u64)> {
-        match self.ask(&Request::Check, "keep what the sandbox changed")? {
+        let plan = self.plan.clone();
+        match self.ask(&Request::Check { plan }, "keep what the sandbox changed")? {
             Answer::Fit { xid, turns } => Ok((xid, turns)),
             _ => Err(unexpected()),
         }
@@ -202,7 +204,7 @@ impl Sandbox for HeldSession {
         let intent = HeldIntent {
             server: self.metadata.server.clone(),
             area: self.metadata.area.clone(),
-            gid: prepares.then(|| format!("{}_{number}", self.gid)),
+            gid: prepares.then(|| format!("{}_{}_{number}", self.plan, self.resource)),
             xid,
             turns,
         };

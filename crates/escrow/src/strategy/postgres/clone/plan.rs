@@ -39,8 +39,14 @@ pub(super) struct MovedSequence {
     pub(super) value: String,
     /// Whether the value was given, so that the next one is given next.
     pub(super) called: bool,
-    /// Where it was, unless it is new.
+    /// Where it was, as it is shown, unless it is new.
     pub(super) before: Option<String>,
+}
+
+/// Where a sequence is: at the value that it gave last, or before the one that it gives next.
+pub(super) fn sequence_text(value: &str, called: bool) -> String {
+    let next = if called { "" } else { " next" };
+    format!("{value}{next}")
 }
 
 impl MovedSequence {
@@ -53,7 +59,7 @@ impl MovedSequence {
         let (before, item) = (self.before.as_deref(), table_item(&self.shown));
         let path = [b"sequence_value:", item.as_bytes()].concat();
         let path = ResourcePath::root().join(&path);
-        let after = format!("{}{}", self.value, if self.called { "" } else { " next" });
+        let after = sequence_text(&self.value, self.called);
         text_change(path, "sequence value", before, Some(&after))
     }
 

@@ -16,7 +16,7 @@ use super::super::holder::changes::shown;
 use super::super::session::HeldSession;
 use super::super::{Host, end_holder, failed, worked_on};
 use super::databases::{BASE, Databases, WORK};
-use super::plan::{self, MovedSequence, ReleaseIntent, ReleasePlan};
+use super::plan::{self, MovedSequence, ReleaseIntent, ReleasePlan, sequence_text};
 use super::programs::Programs;
 use super::refused::{self, forbidden};
 use super::release::{misfit, theirs};
@@ -103,7 +103,8 @@ impl CloneSession {
         let client = HeldSession {
             strategy: NAME,
             metadata: metadata.held.clone(),
-            gid: String::new(),
+            plan: String::new(),
+            resource: String::new(),
             host,
         };
         Self {
@@ -535,7 +536,7 @@ fn moved(before: &mut Connection, after: &mut Connection) -> PgResult<Vec<MovedS
                 shown: shown(&schema, &name),
                 value,
                 called: called == "true",
-                before: known.map(|one| one[2].clone()),
+                before: known.map(|[_, _, old, was, _]| sequence_text(old, was == "true")),
             });
         }
     }

@@ -112,6 +112,12 @@ impl<'p> Watch<'p> {
         Ok(found)
     }
 
+    /// The tables of the plan and those that follow them, as SQL takes their names.
+    pub(super) fn following(&self, connection: &mut Connection) -> Result<BTreeSet<String>> {
+        let watched = self.watched(connection).map_err(looked)?;
+        Ok(watched.iter().map(quoted).collect())
+    }
+
     /// Rows are written from here on, in savepoints; definitions that come first are changed.
     pub(super) fn begin(&mut self, connection: &mut Connection, original: &Original) -> Result<()> {
         self.files = files(connection, &self.altered).map_err(looked)?;
@@ -152,9 +158,10 @@ impl<'p> Watch<'p> {
         for row in locks.map_err(looked)? {
             let [schema, name, rows, more, alone] = row.map_texts();
             let one = (schema, name);
-            let (written, altered) = (self.planned.contains_key(&one), self.altered.contains(&one));
-            let rows = rows == "true" && !self.wanted.contains_key(&one);
-            let more = more == "true" && !written && !altered;
+            // Those that follow are locked too, while their triggers are off.
+            let (watched, altered) = (self.wanted.contains_key(&one), self.altered.contains(&one));
+            let rows = rows == "true" && !watched;
+            let more = more == "true" && !watched && !altered;
             if rows || more || alone == "true" && !altered {
                 return Err(beyond(&one));
             }

@@ -160,8 +160,11 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         }),
         Request::Restore(name) => restore(backend, &name),
         Request::Retain(names) => retain(backend, &names),
-        Request::Check => {
+        Request::Check { plan } => {
             let shown = compared(backend)?.changes.changes.clone();
+            if holder.max_prepared > 0 {
+                check_slots(&mut backend.base, &plan, holder.max_prepared)?;
+            }
             let xid = looking(backend, |backend| check(backend, holder.max_prepared))?;
             fire_late(backend, &shown)?;
             let turns = backend.turns;
@@ -262,26 +265,39 @@ pub(super) fn xid(backend: &mut Backend) -> PgResult<Option<String>> {
         .value("SELECT pg_catalog.txid_current_if_assigned()")
 }
 
+/// Whether the server has room for this transaction among those that are prepared, and for those of the same plan that were checked
+/// before. Each says by the name of its session, until its transaction ends, that it was.
+fn check_slots(base: &mut Connection, plan: &str, max_prepared: u64) -> PgResult<()> {
+    let plan = literal(plan);
+    base.query(&format!(
+        "SET application_name = {plan}; SELECT pg_catalog.pg_stat_clear_snapshot()"
+    ))?;
+    let taken = format!(
+        "SELECT (SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts) + pg_catalog.count(*) \
+         FROM pg_catalog.pg_stat_activity WHERE application_name = {plan}"
+    );
+    let taken: Option<u64> = base.value(&taken)?.and_then(|count| count.parse().ok());
+    match taken.is_some_and(|taken| taken <= max_prepared) {
+        true => Ok(()),
+        false => Err(refused(
+            "the server has not enough room for prepared transactions (max_prepared_transactions)",
+            "nothing was changed; commit again when others have ended theirs (pg_prepared_xacts), or give the server more",
+        )),
+    }
+}
+
 /// Whether a prepare would succeed: a failing one would take everything back (rule C2).
 fn check(backend: &mut Backend, max_prepared: u64) -> PgResult<Option<String>> {
     let xid = xid(backend)?;
-    if max_prepared > 0 {
-        let taken = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts";
-        let taken = backend.connection.value(taken)?;
-        if taken.and_then(|count| count.parse().ok()) >= Some(max_prepared) {
-            return Err(refused(
-                "the server has as many prepared transactions as max_prepared_transactions lets it have",
-                "nothing was changed; commit again when others have ended theirs (pg_prepared_xacts)",
-            ));
-        }
-        if let Some(table) = looked_into(&mut backend.connection)? {
-            return Err(refused(
-                &format!(
-                    "the sandbox used the foreign table {table}, and such a transaction cannot be prepared"
-                ),
-                "nothing was changed; `escrow rollback` begins anew: read foreign tables outside of the sandbox",
-            ));
-        }
+    if max_prepared > 0
+        && let Some(table) = looked_into(&mut backend.connection)?
+    {
+        return Err(refused(
+            &format!(
+                "the sandbox used the foreign table {table}, and such a transaction cannot be prepared"
+            ),
+            "nothing was changed; `escrow rollback` begins anew: read foreign tables outside of the sandbox",
+        ));
     }
     if backend
         .connection
@@ -454,10 +470,11 @@ fn status_of(holder: &Holder, backend: &mut Backend) -> PgResult<Status> {
 /// What a person should know before working in such a sandbox.
 pub(super) fn warnings(backend: &mut Backend, max_prepared: u64) -> PgResult<Vec<String>> {
     let mut warnings = Vec::new();
-    let notifies = "SELECT p.oid::pg_catalog.regproc FROM pg_catalog.pg_proc p \
+    let notifies = "SELECT p.oid::pg_catalog.regproc::pg_catalog.text FROM pg_catalog.pg_proc p \
                     JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
                     WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') AND p.prosrc ~* '\\m(pg_notify|notify)\\M' \
-                    ORDER BY 1 LIMIT 4";
+                    UNION ALL SELECT 'rule ' || rulename || ' on ' || ev_class::pg_catalog.regclass::pg_catalog.text FROM pg_catalog.pg_rewrite \
+                    WHERE ev_type <> '1' AND pg_catalog.pg_get_ruledef(oid) ~* '\\m(pg_notify|notify)\\M' ORDER BY 1 LIMIT 4";
     let names: Vec<String> = backend
         .connection
         .query(notifies)?
@@ -466,7 +483,7 @@ pub(super) fn warnings(backend: &mut Backend, max_prepared: u64) -> PgResult<Vec
         .collect();
     if !names.is_empty() {
         warnings.push(format!(
-            "functions use NOTIFY ({}): where one of them runs in the sandbox, the server refuses to prepare its \
+            "functions or rules use NOTIFY ({}): where one of them runs in the sandbox, the server refuses to prepare its \
              transaction, and the changes are lost",
             names.join(", ")
         ));
