@@ -17,6 +17,7 @@ use escrow::event::Observer;
 use escrow::model::text::{Location, harmless, one_line};
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::event::{PollFd, PollFlags};
+use serde::Serialize;
 
 use crate::context;
 use crate::error::Failure;
@@ -68,6 +69,18 @@ fn answer(question: &str) -> Option<PromptAnswer> {
     }
 }
 
+/// Writes a document with the notices that belong into it.
+type Pending = Box<dyn FnOnce(&mut dyn Write, Vec<String>) -> serde_json::Result<()>>;
+
+/// A document with its notices.
+#[derive(Serialize)]
+struct Noticed<'d, D> {
+    #[serde(flatten)]
+    document: &'d D,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notices: Vec<String>,
+}
+
 /// The screen, or what stands for it.
 pub(crate) struct Ui {
     json: bool,
@@ -82,7 +95,7 @@ pub(crate) struct Ui {
     /// What shows stdout on the terminal.
     pager: RefCell<Option<std::process::Child>>,
     /// The document, until everything is known that belongs into it.
-    pending: RefCell<Option<serde_json::Value>>,
+    pending: RefCell<Option<Pending>>,
     /// What a program should know beside the answer.
     notices: RefCell<Vec<String>>,
 }
@@ -122,10 +135,26 @@ impl Ui {
     }
 
     /// One JSON document on stdout; it is written by [`Ui::close`].
-    pub(crate) fn document(&self, value: serde_json::Value) {
-        let before = self.pending.replace(Some(value));
-        if let Some(before) = before {
-            self.write_document(&before);
+    pub(crate) fn document(&self, mut value: serde_json::Value) {
+        self.keep(Box::new(move |out, notices| {
+            if let Some(document) = value.as_object_mut().filter(|_| !notices.is_empty()) {
+                document.insert("notices".to_owned(), notices.into());
+            }
+            serde_json::to_writer_pretty(out, &value)
+        }));
+    }
+
+    /// The same for a document, an object, that may be long: it is written piece by piece.
+    pub(crate) fn long_document(&self, document: impl Serialize + 'static) {
+        self.keep(Box::new(move |out, notices| {
+            let document = &document;
+            serde_json::to_writer_pretty(out, &Noticed { document, notices })
+        }));
+    }
+
+    fn keep(&self, document: Pending) {
+        if let Some(before) = self.pending.replace(Some(document)) {
+            self.write_document(before, Vec::new());
         }
     }
 
@@ -134,9 +163,9 @@ impl Ui {
         std::io::stdout().is_terminal()
     }
 
-    fn write_document(&self, value: &serde_json::Value) {
+    fn write_document(&self, document: Pending, notices: Vec<String>) {
         let mut out = BufWriter::new(ClosablePipe(std::io::stdout()));
-        let written = serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from);
+        let written = document(&mut out, notices).map_err(std::io::Error::from);
         self.finish(
             written
                 .and_then(|()| out.write_all(b"\n"))
@@ -200,16 +229,13 @@ impl Ui {
     pub(crate) fn close(&self) {
         self.end_pager();
         let notices = self.notices.take();
-        let Some(mut document) = self.pending.take() else {
+        let Some(document) = self.pending.take() else {
             for notice in &notices {
                 talk(&format!("warning: {notice}"));
             }
             return;
         };
-        if let Some(document) = document.as_object_mut().filter(|_| !notices.is_empty()) {
-            document.insert("notices".to_owned(), notices.into());
-        }
-        self.write_document(&document);
+        self.write_document(document, notices);
     }
 
     /// Bytes on stdout as they are.

@@ -10,7 +10,10 @@ use escrow::diff::{self, ChangeSummary, PatchOptions, Rename};
 use escrow::error::Error;
 use escrow::manager::{PlanDiff, ResourceDiff};
 use escrow::model::text::{escape, escape_text};
-use escrow::model::{Change, ChangeKind, ChangedField, Detail, EntryInfo, ResourcePath, WholeDirs};
+use escrow::model::{
+    Change, ChangeKind, ChangedField, Detail, DiffView, EntryInfo, ResourcePath, WholeDirs,
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::Asker;
@@ -162,15 +165,19 @@ impl DiffArgs {
             false => Ok(BTreeMap::new()),
         };
         if ui.is_json() {
-            let mut resources = Vec::new();
+            let mut renames = Vec::new();
             for one in diffs {
-                let mut document = document(one);
-                if self.find_renames {
-                    document["renames"] = found_renames(one)?.iter().map(renamed).collect();
-                }
-                resources.push(document);
+                renames.push(match self.find_renames {
+                    true => Some(found_renames(one)?.iter().map(renamed).collect()),
+                    false => None,
+                });
             }
-            ui.document(json!({"plan": plan.name, "digest": digest, "resources": resources}));
+            let resources = found.resources.into_iter().zip(renames);
+            ui.long_document(DiffDocument {
+                digest,
+                plan: plan.name.to_string(),
+                resources: resources.map(ResourceDocument::new).collect(),
+            });
             return Ok(());
         }
         ui.page();
@@ -263,7 +270,7 @@ fn show_report(digest: Option<String>, ui: &Ui) {
 fn scratch(context: &Context, plan: &escrow::Plan, ui: &Ui) -> Result<(), Failure> {
     let diff = match context::user_home() {
         Some(home) => context.manager.scratch_diff(plan, &home)?,
-        None => escrow::model::DiffView::default(),
+        None => DiffView::default(),
     };
     if ui.is_json() {
         let changes: Vec<Value> = diff.changes.iter().map(show::change).collect();
@@ -279,13 +286,36 @@ fn scratch(context: &Context, plan: &escrow::Plan, ui: &Ui) -> Result<(), Failur
     Ok(())
 }
 
-fn document(one: &ResourceDiff) -> Value {
-    json!({
-        "resource": one.view.resource.name,
-        "strategy": one.view.sandbox.reference.strategy_name,
-        "changes": one.diff.changes.iter().map(show::change).collect::<Vec<_>>(),
-        "summary": ChangeSummary::of(&one.diff),
-    })
+/// The changes of a plan, as JSON.
+#[derive(Serialize)]
+struct DiffDocument {
+    digest: Option<String>,
+    plan: String,
+    resources: Vec<ResourceDocument>,
+}
+
+/// Those of a resource. Each becomes JSON when it is written: there may be many.
+#[derive(Serialize)]
+struct ResourceDocument {
+    #[serde(serialize_with = "show::changes")]
+    changes: DiffView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renames: Option<Vec<Value>>,
+    resource: String,
+    strategy: String,
+    summary: ChangeSummary,
+}
+
+impl ResourceDocument {
+    fn new((of, renames): (ResourceDiff, Option<Vec<Value>>)) -> Self {
+        Self {
+            renames,
+            resource: of.view.resource.name.to_string(),
+            strategy: of.view.sandbox.reference.strategy_name.to_string(),
+            summary: ChangeSummary::of(&of.diff),
+            changes: of.diff,
+        }
+    }
 }
 
 /// A file that was moved or copied, as JSON.
@@ -473,8 +503,9 @@ fn column(name: &str) -> String {
 
 /// What a row becomes, column by column.
 fn columns(row: &escrow::model::RowDetail) -> String {
+    let (before, after) = (row.before.value(), row.after.value());
     let one = |name: &String| {
-        let (before, after) = (row.before.get(name), row.after.get(name));
+        let (before, after) = (before.get(name), after.get(name));
         let name = column(name);
         match (before, after) {
             (Some(before), Some(after)) => format!("{name} {} → {}", value(before), value(after)),
@@ -482,7 +513,7 @@ fn columns(row: &escrow::model::RowDetail) -> String {
             (None, None) => name,
         }
     };
-    let named = row.after.as_object().or(row.before.as_object());
+    let named = after.as_object().or(before.as_object());
     let parts = named.into_iter().flat_map(|values| values.keys().map(one));
     parts.collect::<Vec<_>>().join(", ")
 }

@@ -13,6 +13,7 @@ use escrow::model::{
     ResourcePath, WholeDirs,
 };
 use escrow::strategy::registry::AUTO;
+use serde::Serializer;
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -67,6 +68,11 @@ pub(crate) fn change(change: &Change) -> Value {
         Detail::File(_) => {}
     }
     with_path(&change.path, more)
+}
+
+/// Changes as JSON, one after the other.
+pub(crate) fn changes<S: Serializer>(diff: &DiffView, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(diff.changes.iter().map(change))
 }
 
 /// A conflict as JSON: both versions named.

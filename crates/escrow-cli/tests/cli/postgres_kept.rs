@@ -70,7 +70,8 @@ fn two_databases_shared_the_last_room_for_a_prepared_transaction() {
     let both = ["shop", "other"].map(|name| shop.server.url("postgres", name));
     let [one, other] = both.each_ref().map(String::as_str);
     let resources = ["--resource", one, "--resource", other];
-    shop.cli.ok([&["plan", "create", "try"], &resources[..]].concat());
+    shop.cli
+        .ok([&["plan", "create", "try"], &resources[..]].concat());
     let url = shop.url("try");
     let beside = shop.cli.ok("path try other");
     inside(&url, "CREATE TABLE made (a int)");

@@ -200,9 +200,10 @@ fn rows_that_are_written_as_they_were_read_take_nothing_else_along() {
     let (_world, cli, at) = planned(
         "CREATE TABLE p (id INTEGER PRIMARY KEY, n); INSERT INTO p VALUES (1, 'a'), (2, 'b'), (3, 'c');
          CREATE TABLE c (id INTEGER PRIMARY KEY, p INTEGER REFERENCES p ON DELETE CASCADE); INSERT INTO c VALUES (1, 1), (3, 3);
-         CREATE TABLE k (a, b, PRIMARY KEY (a, b)) WITHOUT ROWID; INSERT INTO k VALUES (1, 'x')",
+         CREATE TABLE k (a, b, PRIMARY KEY (a, b)) WITHOUT ROWID; INSERT INTO k VALUES (1, 'x'); CREATE TABLE f (id INTEGER PRIMARY KEY, x REAL);
+         INSERT INTO f (x) VALUES (-1.141760727353511e-17), (3.992427929185919e+242), (-8.672338670701148e-305), (0.1), (2.913227602652484e-85)",
     );
-    for table in ["p", "k"] {
+    for table in ["p", "k", "f"] {
         let rows = cli.ok(format!("read try app.db {table}"));
         cli.clone()
             .stdin(&rows)

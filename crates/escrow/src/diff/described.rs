@@ -42,7 +42,10 @@ pub(super) fn remarks(change: &Change, context: usize) -> Option<String> {
     let detail = match &change.detail {
         Detail::File(_) => return None,
         Detail::Row(row) => {
-            let (before, after) = (escape_json(&row.before), escape_json(&row.after));
+            let (before, after) = (
+                escape_json(&row.before.value()),
+                escape_json(&row.after.value()),
+            );
             return Some(format!("# {path}: {before} -> {after}\n"));
         }
         Detail::Opaque { detail } => detail,

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::path::ResourcePath;
 use super::text::Location;
@@ -177,12 +177,46 @@ pub enum Detail {
 pub struct RowDetail {
     /// The table.
     pub table: String,
-    /// The values of the primary key.
-    pub key: serde_json::Value,
-    /// The values that differ, in the original.
-    pub before: serde_json::Value,
-    /// The same in the sandbox.
-    pub after: serde_json::Value,
+    /// The values of the primary key, a list; `null` where there is none.
+    pub key: JsonText,
+    /// The values that differ, in the original, by column; `null` for a row that was inserted.
+    pub before: JsonText,
+    /// The same in the sandbox; `null` for a row that was deleted.
+    pub after: JsonText,
+}
+
+/// A JSON value that is kept as its text: of many rows that takes a fraction of the memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonText(Box<str>);
+
+impl JsonText {
+    /// The value.
+    pub fn value(&self) -> serde_json::Value {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    /// Its text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<serde_json::Value> for JsonText {
+    fn from(value: serde_json::Value) -> Self {
+        Self(value.to_string().into())
+    }
+}
+
+impl Serialize for JsonText {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for JsonText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        serde_json::Value::deserialize(from).map(Self::from)
+    }
 }
 
 /// The versions of an entry of a directory.

@@ -26,7 +26,7 @@ pub(crate) mod words;
 pub use autorun::AutorunChange;
 pub use change::{
     Change, ChangeKind, ChangedField, ChangedFields, Detail, DiffView, EntryInfo, EntryKind,
-    FileDetail, RowDetail,
+    FileDetail, JsonText, RowDetail,
 };
 pub use conflict::Conflict;
 pub use digest::{Expected, PlanDigest};

@@ -549,7 +549,14 @@ fn every_row_of_a_table_with_another_form_is_in_the_diff() {
         run(&it.copy(), statements);
         let found = it.opened().diff(None, None).expect("it is compared");
         let text = |one: &Change| match &one.detail {
-            Detail::Row(row) => format!("{} {} {}", one.path, row.before, row.after),
+            Detail::Row(row) => {
+                format!(
+                    "{} {} {}",
+                    one.path,
+                    row.before.as_str(),
+                    row.after.as_str()
+                )
+            }
             _ => one.path.to_string(),
         };
         found.changes.iter().map(text).collect()

@@ -247,8 +247,9 @@ fn subject_of(change: &Change) -> Option<String> {
         Json::Number(number) => number.as_f64().map_or(Json::Null, Json::from),
         other => other.clone(),
     };
-    let same = |name: &str| value(&row.before, name) == value(&row.after, name);
-    let sign = match (row.before.is_null(), row.after.is_null()) {
+    let (before, after) = (row.before.value(), row.after.value());
+    let same = |name: &str| value(&before, name) == value(&after, name);
+    let sign = match (before.is_null(), after.is_null()) {
         (true, _) => "+",
         (_, true) => "-",
         _ if ["a", "b"].into_iter().all(same) => return None,

@@ -11,6 +11,7 @@ mod sqlite;
 pub(crate) use sqlite::is_database;
 pub(super) use sqlite::{SqliteSnapshot, SqliteTransaction, hold};
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 
@@ -265,14 +266,15 @@ pub(super) fn row_change(
             Json::Object(numbers.iter().map(value).collect())
         }
     };
+    let key_values = match key {
+        RowKey::Values(values) => values.iter().map(Value::shown).collect(),
+        RowKey::Copy(..) => Json::Null,
+    };
     let detail = RowDetail {
         table: table.to_owned(),
-        key: match key {
-            RowKey::Values(values) => values.iter().map(Value::shown).collect(),
-            RowKey::Copy(..) => Json::Null,
-        },
-        before: values(old),
-        after: values(new),
+        key: key_values.into(),
+        before: values(old).into(),
+        after: values(new).into(),
     };
     Change {
         path: row_item(table, key),
@@ -312,16 +314,13 @@ pub(super) fn text_change(
 fn version_digest(change: &Change) -> Option<VersionDigest> {
     let whole =
         !matches!(&change.detail, Detail::Opaque { detail } if detail.get(UNREAD).is_some());
-    let (word, after): (&[u8], _) = match (&change.detail, change.kind) {
-        (Detail::Opaque { detail }, ChangeKind::Deleted) => (b"deleted", detail),
-        (Detail::Opaque { detail }, _) => (b"", detail),
+    let (word, after): (&[u8], Cow<'_, str>) = match (&change.detail, change.kind) {
+        (Detail::Opaque { detail }, ChangeKind::Deleted) => (b"deleted", detail.to_string().into()),
+        (Detail::Opaque { detail }, _) => (b"", detail.to_string().into()),
         (_, ChangeKind::Deleted) | (Detail::File(_), _) => return None,
-        (Detail::Row(row), _) => (b"", &row.after),
+        (Detail::Row(row), _) => (b"", row.after.as_str().into()),
     };
-    Some(VersionDigest::new(
-        &[word, after.to_string().as_bytes()],
-        whole,
-    ))
+    Some(VersionDigest::new(&[word, after.as_bytes()], whole))
 }
 
 /// The digests of what changes would release.
