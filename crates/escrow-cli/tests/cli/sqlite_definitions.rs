@@ -219,6 +219,22 @@ fn rows_that_are_written_as_they_were_read_take_nothing_else_along() {
         "{\"id\": \"1\", \"n\": \"z\"}\n{\"id\": 2, \"n\": \"b\"}\n{\"id\": 9, \"n\": \"new\"}\n";
     cli.clone().stdin(rows).ok("write try app.db p");
     assert_eq!(cli.ok("diff try --name-only"), "c/3\np/1\np/3\np/9\n");
+    // A row that stays does not go with one that goes, and may have what that had.
+    sql(
+        &inner(&cli),
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, u UNIQUE, up REFERENCES t ON DELETE CASCADE); INSERT INTO t VALUES (1, 1, NULL), (2, 2, 1), (3, 3, 2);
+         CREATE TRIGGER never AFTER INSERT ON t WHEN new.u = 'never' BEGIN DELETE FROM t WHERE id = new.id; END",
+    );
+    let written = |rows: &str| cli.clone().stdin(rows).run("write try app.db t");
+    assert_eq!(
+        written("{\"id\": 2, \"u\": 2, \"up\": null}\n{\"id\": 3, \"u\": 3, \"up\": 2}").status,
+        0
+    );
+    assert_eq!(written("{\"id\": 2, \"u\": 3, \"up\": null}").status, 0);
+    let never = written("{\"id\": 2, \"u\": 3}\n{\"id\": 9, \"u\": \"never\"}");
+    has(&talk(&never), ["t/9", "is gone again"]);
+    assert_eq!(sql(&inner(&cli), "SELECT * FROM t"), "2|3|");
+    sql(&inner(&cli), "DROP TABLE t");
     let twice = "{\"id\": 1, \"n\": \"z\"}\n{\"id\": 1, \"n\": \"b\"}\n";
     let empty = cli.run(["sql", "try", "app.db", " ; "]);
     assert_eq!(empty.status, 2, "{}", talk(&empty));

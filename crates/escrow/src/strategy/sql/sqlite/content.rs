@@ -221,13 +221,47 @@ fn write_table(of: &Database, table: &Table, rows: &[GivenRow], path: &ResourceP
         }
         Ok(())
     })?;
-    for (rowid, row) in gone {
-        remove(of, table, rowid, &row)?;
+    let clear = || {
+        gone.iter()
+            .try_for_each(|(rowid, row)| remove(of, table, *rowid, row))
+    };
+    let fill = || {
+        let mut all = rows.iter().zip(&there);
+        all.try_for_each(|(row, found)| match found {
+            Some((rowid, old)) => update(of, table, (*rowid, old), row, path),
+            None => insert(of, table, row, path),
+        })
+    };
+    // What stays may have referred to a row that goes, or get a value that such a one has.
+    let orders: [[&dyn Fn() -> Result<()>; 2]; 2] = [[&fill, &clear], [&clear, &fill]];
+    let mut refused = Ok(());
+    for [first, second] in orders {
+        let written = of.transaction(true, || {
+            first()?;
+            second()?;
+            all_there(of, table, &keys, path)
+        });
+        match written {
+            Ok(()) => return Ok(()),
+            // Some errors end the whole transaction.
+            Err(error) if of.sql.is_autocommit() => return Err(error),
+            Err(error) => refused = refused.and(Err(error)),
+        }
     }
-    for (row, found) in rows.iter().zip(there) {
-        match found {
-            Some((rowid, old)) => update(of, table, (rowid, &old), row, path)?,
-            None => insert(of, table, row, path)?,
+    refused
+}
+
+/// Refuses where a row that was given is gone again.
+fn all_there(of: &Database, table: &Table, keys: &[Vec<Value>], path: &ResourcePath) -> Result<()> {
+    for key in keys {
+        if holding(of, table, &key_columns(table), key)?.is_empty() {
+            return Err(StrategyError::Unreadable {
+                path: path.clone(),
+                why: format!(
+                    "the row {} was given and is gone again: with one that goes (ON DELETE CASCADE), or by a trigger",
+                    row_item(&table.name, &RowKey::Values(key.clone()))
+                ),
+            });
         }
     }
     Ok(())
