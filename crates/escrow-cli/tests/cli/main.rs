@@ -52,6 +52,7 @@ mod postgres;
 mod postgres_attacks;
 mod postgres_clones;
 mod postgres_clones_attacks;
+mod postgres_clones_forms;
 mod postgres_clones_limits;
 mod postgres_clones_rows;
 mod postgres_contract;

@@ -23,8 +23,12 @@ pub(super) const BASE: &str = "base";
 pub(super) const WORK: &str = "work";
 
 /// With what values are shown alike on every connection.
-const OPTIONS: &str = "-c search_path= -c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=3 \
-                       -c bytea_output=hex -c array_nulls=on -c row_security=off -c check_function_bodies=off -c statement_timeout=0 -c lock_timeout=5000";
+const OPTIONS: &str = "-c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=3 \
+                       -c bytea_output=hex -c array_nulls=on -c row_security=off -c check_function_bodies=off -c statement_timeout=0 -c lock_timeout=5000 \
+                       -c idle_in_transaction_session_timeout=0";
+
+/// The same for names.
+const NAMES: &str = "-c search_path=";
 
 /// The original, and how it is reached.
 pub(super) struct Original {
@@ -59,8 +63,18 @@ impl Original {
 
     /// A connection to a database of its server.
     pub(super) fn open_at(&self, at: &Server) -> Result<Connection> {
-        let opened = Connection::open(at, self.password.as_deref(), OPTIONS);
+        let opened = self.connect(at, &format!("{OPTIONS} {NAMES}"));
         opened.map_err(refused("be reached"))
+    }
+
+    /// A connection to the original in which names are by default what they are for other clients.
+    pub(super) fn open_to_write(&self) -> Result<Connection> {
+        let opened = self.connect(&self.server, OPTIONS);
+        opened.map_err(refused("be reached"))
+    }
+
+    fn connect(&self, at: &Server, options: &str) -> PgResult<Connection> {
+        Connection::open(at, self.password.as_deref(), options)
     }
 
     /// A connection that only looks at one state of a database.
@@ -106,13 +120,15 @@ impl Databases {
             database: ELSEWHERE.to_owned(),
             ..self.original.server.clone()
         };
-        let password = self.original.password.as_deref();
+        let options = format!("{OPTIONS} {NAMES}");
         let lock = format!(
             "SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended({}, 0))",
             literal(&self.prefix)
         );
-        Connection::open(&elsewhere, password, OPTIONS)
-            .or_else(|_| Connection::open(&self.original.server, password, OPTIONS))
+        let original = &self.original;
+        let opened = original.connect(&elsewhere, &options);
+        opened
+            .or_else(|_| original.connect(&original.server, &options))
             .and_then(|mut connection| {
                 connection.query("SET lock_timeout = 0")?;
                 connection.query(&lock)?;

@@ -23,6 +23,7 @@ mod session;
 mod unplanned;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -37,11 +38,11 @@ use super::super::{
     Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, Outcome, Probe,
     RollbackReport, Sandbox, Session, Strategy, Target, tree, unsupported,
 };
-use super::connect::{Connection, PgError, literal};
+use super::connect::{Connection, PgError, PgResult, literal};
 use super::control::HolderSpec;
 use super::location::Server;
 use super::{
-    HeldIntent, HeldMetadata, HeldTransaction, Host, SharedHost, end_holder, failed, major,
+    HeldIntent, HeldMetadata, HeldTransaction, Host, PAUSE, SharedHost, end_holder, failed, major,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, atomic_file, owned};
@@ -49,6 +50,9 @@ use crate::model::text::Location;
 use crate::model::{Conflict, PlanId, ResourceId, ResourcePath, SandboxRef};
 
 const NAME: &str = "snapshot";
+
+/// How long the server may take to end a connection that was closed.
+const MOMENT: Duration = Duration::from_millis(300);
 
 /// Which server the clones of an area are on.
 const CLONES: &str = "clones";
@@ -92,6 +96,18 @@ fn as_restore(intent: &Intent) -> Option<RestoreIntent> {
     serde_json::from_value(intent.0.clone()).ok()
 }
 
+/// Who is connected to a database and stays so: a connection that was closed, such as one of ours, is gone after a moment.
+fn staying(admin: &mut Connection, database: &str) -> PgResult<String> {
+    let until = Instant::now() + MOMENT;
+    loop {
+        let who = connected(admin, database)?;
+        if who.is_empty() || Instant::now() > until {
+            return Ok(who);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
 impl Clones {
     pub(in crate::strategy) fn new(host: SharedHost) -> Self {
         Self {
@@ -130,7 +146,7 @@ impl Clones {
         }
         let here = admin.value("SELECT pg_catalog.current_database()");
         let here = here.map_err(|error| failed("be cloned", &error))?;
-        let who = connected(admin, &server.database);
+        let who = staying(admin, &server.database);
         let who = who.map_err(|error| failed("be cloned", &error))?;
         if who.is_empty() && here.as_ref() != Some(&server.database) {
             match databases.copy(admin, &server.database, BASE) {
@@ -147,7 +163,16 @@ impl Clones {
         }
         let before = programs.definitions(server)?;
         databases.create_empty(admin, BASE)?;
-        programs.bring_over(server, &databases.at(BASE))?;
+        let brought = programs.bring_over(server, &databases.at(BASE));
+        brought.map_err(|error| match error {
+            // Without them the server copies it as it is.
+            StrategyError::Server { what, code, said } => StrategyError::Server {
+                what,
+                code,
+                said: said + &who,
+            },
+            error => error,
+        })?;
         if Schema::read(&programs.definitions(server)?) != Schema::read(&before) {
             let text = "its definitions were changed meanwhile; try again";
             return Err(failed("be cloned", &PgError::link(text)));

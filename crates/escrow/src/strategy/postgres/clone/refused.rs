@@ -31,6 +31,12 @@ const REFUSED: &str = "WITH RECURSIVE r AS (SELECT oid AS type, oid AS base, -1 
     SELECT 'a key of a composite type', named || '.' || a.attname FROM c JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisprimary \
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
     JOIN r ON r.type = a.atttypid JOIN pg_catalog.pg_type t ON t.oid = r.base AND t.typtype = 'c' UNION ALL \
+    SELECT 'a key of a type whose equality an extension brings', named || '.' || a.attname FROM c \
+    JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisprimary \
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) JOIN r ON r.type = a.atttypid \
+    JOIN pg_catalog.pg_type t ON t.oid = r.base AND t.typtype = 'b' AND t.typcategory <> 'A' WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_operator o \
+    LEFT JOIN pg_catalog.pg_cast k ON k.castsource = t.oid AND k.casttarget = o.oprleft AND k.castcontext = 'i' \
+    WHERE o.oprname = '=' AND o.oprnamespace = 'pg_catalog'::pg_catalog.regnamespace AND o.oprleft = o.oprright AND (o.oprleft = t.oid OR k.oid IS NOT NULL)) UNION ALL \
     SELECT 'a rule', rulename || ' of ' || named FROM c JOIN pg_catalog.pg_rewrite r ON r.ev_class = c.oid AND rulename <> '_RETURN' UNION ALL \
     SELECT 'the encoding SQL_ASCII', 'database ' || datname FROM pg_catalog.pg_database \
     WHERE datname = pg_catalog.current_database() AND encoding = 0 UNION ALL \

@@ -44,6 +44,12 @@ const BACKWARDS: [Backwards; 4] = [
     Backwards::new(true, false),
 ];
 
+/// With which names things are written: functions of constraints, indexes and so on find what they find for any client of the database.
+const AS_CLIENTS: &str = "SET LOCAL search_path TO DEFAULT";
+
+/// With which names they are read: the same ones on every connection.
+const AS_OURSELVES: &str = "SET LOCAL search_path TO ''";
+
 /// What the original refuses because of what others did is a conflict; the rest is a failure.
 fn refused(error: PgError) -> StrategyError {
     let code = error.code.as_deref().unwrap_or_default();
@@ -141,8 +147,9 @@ impl Release<'_> {
 
     /// The connection on which it is written.
     fn connect(&self) -> Result<Connection> {
-        let mut connection = self.original.open()?;
-        let begun = connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ");
+        let mut connection = self.original.open_to_write()?;
+        let begin = format!("BEGIN ISOLATION LEVEL REPEATABLE READ; {AS_OURSELVES}");
+        let begun = connection.query(&begin);
         begun.map_err(|error| failed("be reached", &error))?;
         Ok(connection)
     }
@@ -165,7 +172,6 @@ impl Release<'_> {
             .filter(|(number, _)| !moved.contains_key(number))
             .map(|(_, changed)| changed)
             .collect();
-        self.check_references(&mut connection, &rows)?;
         self.write(&mut connection, &rows, stamp)?;
         // Its number is known, to us and durably to the server, before it counts (rule C19).
         let number = connection.value("SELECT pg_catalog.txid_current()");
@@ -370,14 +376,14 @@ impl Release<'_> {
             (*changed, from, to)
         });
         let mut watch = Watch::new(connection, self.plan, ends.collect())?;
-        for sql in early {
-            define(connection, sql).map_err(refused)?;
-        }
+        define_all(connection, early)?;
         // From here on nothing of what was altered or dropped can be changed by another client; in between something was.
         if known.is_some() && Some(stamp(self.original)?) != known {
             let what = "definitions were changed in the original meanwhile";
             return Err(elsewhere(ResourcePath::root(), what));
         }
+        // What refers to others by a constraint that goes follows them no more.
+        self.check_references(connection, rows)?;
         let quoted: Vec<String> = tables.iter().map(|of| of.table.quoted()).collect();
         let touched: BTreeSet<String> = rows
             .iter()
@@ -398,10 +404,13 @@ impl Release<'_> {
         'tried: for backwards in BACKWARDS {
             let redo = self.redo(rows, &quoted, backwards);
             for order in [removals_first, removals_last] {
-                written = redo
-                    .write(connection, order)
-                    .and_then(|()| connection.query("SET CONSTRAINTS ALL IMMEDIATE"))
-                    .and_then(|_| self.shows(connection, rows, &counts));
+                written = (|| {
+                    connection.query(AS_CLIENTS)?;
+                    redo.write(connection, order)?;
+                    connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;
+                    connection.query(AS_OURSELVES)?;
+                    self.shows(connection, rows, &counts)
+                })();
                 match &written {
                     Ok(true) => break 'tried,
                     // Without words of the server the link is lost.
@@ -423,9 +432,7 @@ impl Release<'_> {
             let sql = format!("ALTER TABLE {table} ENABLE{when} TRIGGER {name}");
             connection.query(&sql).map_err(refused)?;
         }
-        for sql in late {
-            define(connection, sql).map_err(refused)?;
-        }
+        define_all(connection, late)?;
         if !self.back {
             for sequence in self.plan.plan.sequences.iter().filter(|one| one.is_new()) {
                 sequence.move_on(connection).map_err(refused)?;
@@ -552,8 +559,7 @@ impl Release<'_> {
         }
         // Whether the rest takes it is tried out; the transaction is given up with its connection.
         let rows: Vec<&Changed> = self.plan.rows.iter().collect();
-        let tried = self.check_references(&mut connection, &rows);
-        match tried.and_then(|()| self.write(&mut connection, &rows, None)) {
+        match self.write(&mut connection, &rows, None) {
             Ok(()) => Ok(Vec::new()),
             Err(StrategyError::Moved { path, what }) => Ok(vec![Conflict::of(path, &what)]),
             Err(error @ StrategyError::NotTaken { .. }) => {
@@ -562,6 +568,16 @@ impl Release<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Carries out the SQL of definitions.
+fn define_all(connection: &mut Connection, all: &[String]) -> Result<()> {
+    let done = (|| {
+        connection.query(AS_CLIENTS)?;
+        all.iter().try_for_each(|sql| define(connection, sql))?;
+        connection.query(AS_OURSELVES)
+    })();
+    done.map(drop).map_err(refused)
 }
 
 /// A trigger of the original: its table, its name, and how it is turned on.

@@ -141,9 +141,15 @@ pub(super) fn compare(old: &mut Connection, new: &mut Connection) -> PgResult<Ro
     for (name, (table, columns)) in tables(new)? {
         let there = before.remove(&name);
         if table.kind != "r" {
-            let differs = table.kind == "m"
-                && matches!(&there, Some((_, known)) if *known == columns)
-                && sum(old, &table, &columns)? != sum(new, &table, &columns)?;
+            // One that was never filled has no rows to be read.
+            let differs = match &there {
+                Some((known, same)) if table.kind == "m" && *same == columns => {
+                    known.readable != table.readable
+                        || table.readable
+                            && sum(old, &table, &columns)? != sum(new, &table, &columns)?
+                }
+                _ => false,
+            };
             if differs {
                 let why = "its rows come from its query: REFRESH MATERIALIZED VIEW in the original, after the commit";
                 found.unread.push((table.shown(), why.to_owned()));
@@ -240,7 +246,7 @@ fn tables(connection: &mut Connection) -> PgResult<Known> {
 /// The columns that a database has of a table, if it has it.
 pub(super) fn found(connection: &mut Connection, table: &Table) -> PgResult<Option<Columns>> {
     let sql = format!(
-        "SELECT pg_catalog.to_regclass({})::oid",
+        "SELECT oid FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass({}) AND relkind = 'r'",
         literal(&table.quoted())
     );
     let oid = connection.value(&sql)?;

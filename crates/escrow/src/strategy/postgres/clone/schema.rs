@@ -71,6 +71,29 @@ impl Named {
         format!("{} {}", self.kind.to_lowercase(), self.shown())
     }
 
+    /// What has to stay as it is, or to grow, for a view or a function to be replaced by another one.
+    fn form(&self, connection: &mut Connection, sql: &str) -> PgResult<Vec<Option<String>>> {
+        let asked = match self.kind.as_str() {
+            "VIEW" => format!(
+                "SELECT attname || ' ' || pg_catalog.format_type(atttypid, atttypmod) || ' ' || attcollation FROM pg_catalog.pg_attribute \
+                 WHERE attrelid = {}::pg_catalog.regclass AND attnum > 0 ORDER BY attnum",
+                literal(&self.quoted())
+            ),
+            kind @ ("FUNCTION" | "PROCEDURE") => {
+                let gone = remove(self, sql).unwrap_or_default();
+                let name = gone.strip_prefix(&format!("DROP {kind} "));
+                format!(
+                    "SELECT pg_catalog.pg_get_function_result(oid) || ' of ' || coalesce(proargnames::pg_catalog.text, '') \
+                     FROM pg_catalog.pg_proc WHERE oid = {}::pg_catalog.regprocedure",
+                    literal(name.unwrap_or_default())
+                )
+            }
+            _ => return Ok(Vec::new()),
+        };
+        let rows = connection.query(&asked)?;
+        Ok(rows.into_iter().flatten().collect())
+    }
+
     fn quoted(&self) -> String {
         match self.schema.as_str() {
             "-" => identifier(&self.name),
@@ -257,11 +280,11 @@ impl Ddl {
     }
 }
 
-/// Finds that SQL; or says what cannot be expressed, and why. `alters` says how a table gets its new columns. Whether it is right is
-/// seen by what it makes of an empty database.
+/// Finds that SQL; or says what cannot be expressed, and why. The two databases say more of a table, a view or a function than their dumps.
+/// Whether it is right is seen by what it makes of an empty database.
 pub(super) fn ddl(
     (from, to): (&Schema, &Schema),
-    mut alters: impl FnMut(&Named) -> PgResult<Option<Alters>>,
+    (old_side, new_side): (&mut Connection, &mut Connection),
 ) -> PgResult<Result<Ddl, (ResourcePath, String)>> {
     let mut found = Ddl::default();
     let mut drops: Vec<(usize, String)> = Vec::new();
@@ -276,14 +299,20 @@ pub(super) fn ddl(
         let late = is_late(&named.kind);
         match (old, new) {
             (Some(_), Some((place, _))) if named.kind == "TABLE" => {
-                let Some((early, late)) = alters(named)? else {
+                let Some((early, late)) = alters((old_side, new_side), named)? else {
                     return cannot("more than new columns was altered".to_owned());
                 };
                 makes.extend(early.into_iter().map(|sql| (*place, false, sql)));
                 makes.extend(late.into_iter().map(|sql| (*place, true, sql)));
             }
             (Some((was, old)), Some((place, sql))) => match change(named, old, sql) {
-                Some((first, then)) => {
+                Some((mut first, mut then)) => {
+                    let (was_form, form) = (named.form(old_side, old)?, named.form(new_side, sql)?);
+                    // What cannot become the new one goes, and that is made in its place.
+                    if !form.starts_with(&was_form) {
+                        found.all = Some(String::new());
+                        (first, then) = (remove(named, old).unwrap_or_default(), sql.clone());
+                    }
                     drops.push((*was, first));
                     makes.push((*place, late, then));
                 }
@@ -401,7 +430,9 @@ pub(super) fn alters(
          THEN ' COLLATE ' || (SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.collname) \
          FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation) \
          ELSE '' END, \
-         pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attnotnull::text, (a.attgenerated <> '' OR a.attidentity <> '')::text \
+         pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attnotnull::text, (a.attgenerated <> '' OR a.attidentity <> '')::text, \
+         EXISTS (SELECT FROM pg_catalog.regexp_matches(d.adbin::pg_catalog.text, ':(?:op)?funcid (\\d+)', 'g') f \
+         JOIN pg_catalog.pg_proc p ON p.oid = f[1]::pg_catalog.oid WHERE p.provolatile = 'v')::text \
          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
          LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
          WHERE a.attrelid = {}::pg_catalog.regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
@@ -434,11 +465,11 @@ pub(super) fn alters(
         late.push(format!("ALTER TABLE {quoted} ADD CONSTRAINT {name} {sql}"));
     }
     for (column, value) in added.iter().zip(&values[before.len()..]) {
-        let [Some(name), Some(kind), default, required, special] = &column[..] else {
+        let [Some(name), Some(kind), default, required, special, volatile] = &column[..] else {
             return Ok(None);
         };
-        // A default that is computed for each row left no value for the rows of others.
-        let computed = default.is_some() && value.starts_with("NULL::");
+        // A default that is computed for each row left no value for the rows of others; another one was given to a column that was there.
+        let computed = volatile.as_deref() == Some("true") && value.starts_with("NULL::");
         if special.as_deref() == Some("true") || computed {
             return Ok(None);
         }

@@ -8,7 +8,7 @@ use super::super::super::sql::record::RowSwap;
 use super::super::super::sql::{Row, RowKey, identifier, table_item, version_digests};
 use super::super::super::{
     Access, Intent, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
-    RestoreRequest, Sandbox, Snapshot, StagedCommit, tree,
+    RestoreRequest, Sandbox, Snapshot, StagedCommit, tree, unsupported,
 };
 use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::content::Texts;
@@ -21,7 +21,7 @@ use super::programs::Programs;
 use super::refused::{self, forbidden};
 use super::release::{misfit, theirs};
 use super::rows::{self, COMPUTED, Changed, Compared, Rows, fit};
-use super::schema::{Ddl, Schema, alters, ddl, define};
+use super::schema::{Ddl, Schema, ddl, define};
 use super::{
     CloneMetadata, MOST, NAME, ORIGIN, RELEASE, RestoreIntent, check_original, definitions_of,
     serve, serve_again,
@@ -199,9 +199,7 @@ impl CloneSession {
             let why = "its key, or more than new columns at its end, was altered";
             return Err(forbidden(table_item(table), why));
         }
-        let derived = ddl((&found.from, &found.to), |named| {
-            alters((&mut before, &mut after), named)
-        });
+        let derived = ddl((&found.from, &found.to), (&mut before, &mut after));
         let mut derived = match derived.map_err(compared)? {
             Ok(derived) => derived,
             Err((path, why)) => return Err(forbidden(path, &why)),
@@ -215,12 +213,12 @@ impl CloneSession {
     fn check_shape(&self, ddl: &Ddl, work: &Schema) -> Result<()> {
         let base = String::from_utf8_lossy(&self.kept_definitions(BASE)?).into_owned();
         let sql: Vec<&String> = ddl.early.iter().chain(&ddl.late).collect();
-        let made = self.shape_of(&base, &sql)?;
+        let made = self.shape_of((BASE, &base), &sql)?;
         if made.differing(work).is_empty() {
             return Ok(());
         }
         let again = self.programs().definitions(&self.databases.at(WORK))?;
-        match made.differing(&self.shape_of(&again, &[])?).first() {
+        match made.differing(&self.shape_of((WORK, &again), &[])?).first() {
             None => Ok(()),
             Some(named) => {
                 let why = "its new definition is more than what is derived of it";
@@ -229,15 +227,22 @@ impl CloneSession {
         }
     }
 
-    /// What an empty database has once the definitions of a dump were made in it, and then others.
-    fn shape_of(&self, dump: &str, definitions: &[&String]) -> Result<Schema> {
+    /// What an empty database has once the definitions of a dump were made in it, and then others. Where this role may not make them, what
+    /// belongs to another one, the database of that dump is copied instead.
+    fn shape_of(&self, (part, dump): (&str, &str), definitions: &[&String]) -> Result<Schema> {
         let (databases, at) = (&self.databases, self.databases.at(SHAPE));
         let mut admin = databases.admin()?;
         databases.create_empty(&mut admin, SHAPE)?;
         let made = (|| {
             let mut connection = databases.original.open_at(&at)?;
-            let made = connection.query(dump);
-            let made = made.and_then(|_| {
+            let mut made = connection.query(dump).map(drop);
+            if made.as_ref().is_err_and(|error| error.is("42501")) {
+                drop(connection);
+                databases.copy(&mut admin, &databases.name(part), SHAPE)?;
+                connection = databases.original.open_at(&at)?;
+                made = Ok(());
+            }
+            let made = made.and_then(|()| {
                 let mut all = definitions.iter();
                 all.try_for_each(|sql| define(&mut connection, sql))
             });
@@ -596,12 +601,18 @@ impl Sandbox for CloneSession {
     }
 
     fn checkpoint(&self, _parent: Option<&Snapshot>, _observer: &dyn Observer) -> Result<Snapshot> {
-        let (databases, part) = (&self.databases, self.next_part()?);
+        let databases = &self.databases;
+        let mut admin = databases.admin()?;
+        // A restore that is to be finished may have removed it already.
+        if !databases.has(&mut admin, WORK)? {
+            let why = "its clone is not there: a return to a checkpoint was interrupted";
+            return Err(unsupported(NAME, "be kept", why));
+        }
+        let part = self.next_part()?;
         let text = self.programs().definitions(&databases.at(WORK))?;
         let dir = Dir::open(self.metadata.held.area.as_path())?;
         // Its file takes the number, and says that there may be a clone.
         atomic_file::create(&dir, definitions_of(&part).as_bytes(), text.as_bytes())?;
-        let mut admin = databases.admin()?;
         databases.copy(&mut admin, &databases.name(WORK), &part)?;
         Ok(Snapshot(tree::stored(&part)))
     }
