@@ -318,7 +318,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         }
         StrategyError::Carved { .. } => "name that resource instead",
         StrategyError::NotTaken { .. } => {
-            "another client wrote rows that contradict them, or they exchange values that have to be unique at every moment; change that, and try again"
+            "another client wrote rows that contradict them, or they exchange values that have to be unique at every moment, or change a key that others follow; change that, and try again"
         }
         StrategyError::Contradicted { .. } => {
             "nothing was changed; change it in the sandbox or in the original, and commit then"
