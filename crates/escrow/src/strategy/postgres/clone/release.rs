@@ -22,26 +22,42 @@ use super::schema::{Schema, define};
 use super::unplanned::Watch;
 use crate::model::{Conflict, ResourcePath};
 
-/// In which order the rows that are changed are written: a value may pass from a table to one that refers to it or the other way round, and
-/// from a row of a table to the next or the one before.
+/// How the rows that are changed are written: a value may pass from a table to one that refers to it or the other way round, and from a row
+/// of a table to the next or the one before.
 #[derive(Clone, Copy)]
-struct Backwards {
-    tables: bool,
-    rows: bool,
+struct Way {
+    tables_backwards: bool,
+    rows_backwards: bool,
+    /// All of them go, and come anew: two may exchange a value then. What refers to one forbids it, or follows it, which is seen.
+    anew: bool,
 }
 
-impl Backwards {
-    const fn new(tables: bool, rows: bool) -> Self {
-        Self { tables, rows }
-    }
-}
+const AS_FOUND: Way = Way {
+    tables_backwards: false,
+    rows_backwards: false,
+    anew: false,
+};
 
 /// Each of them is tried with removals first and last, until the original takes one.
-const BACKWARDS: [Backwards; 4] = [
-    Backwards::new(false, false),
-    Backwards::new(true, true),
-    Backwards::new(false, true),
-    Backwards::new(true, false),
+const WAYS: [Way; 5] = [
+    AS_FOUND,
+    Way {
+        tables_backwards: true,
+        rows_backwards: true,
+        ..AS_FOUND
+    },
+    Way {
+        rows_backwards: true,
+        ..AS_FOUND
+    },
+    Way {
+        tables_backwards: true,
+        ..AS_FOUND
+    },
+    Way {
+        anew: true,
+        ..AS_FOUND
+    },
 ];
 
 /// With which names things are written: functions of constraints, indexes and so on find what they find for any client of the database.
@@ -391,6 +407,9 @@ impl Release<'_> {
             .collect();
         let following = watch.following(connection)?;
         let triggers = triggers(connection, &touched, &following).map_err(refused)?;
+        // What follows a row would go with it.
+        let ways = WAYS.into_iter();
+        let ways = ways.filter(|way| !way.anew || following.is_empty());
         for (table, name, _) in &triggers {
             let sql = format!("ALTER TABLE {table} DISABLE TRIGGER {name}");
             connection.query(&sql).map_err(refused)?;
@@ -399,29 +418,34 @@ impl Release<'_> {
         let begin = "SET CONSTRAINTS ALL DEFERRED; SAVEPOINT escrow_rows";
         connection.query(begin).map_err(refused)?;
         let counts = self.loose(connection, rows).map_err(refused)?;
-        let mut written = Ok(false);
+        let mut written: Option<PgResult<bool>> = None;
         let [removals_first, removals_last, ..] = ORDERS;
-        'tried: for backwards in BACKWARDS {
-            let redo = self.redo(rows, &quoted, backwards);
+        'tried: for way in ways {
+            let redo = self.redo(rows, &quoted, way);
             for order in [removals_first, removals_last] {
-                written = (|| {
+                let tried = (|| {
                     connection.query(AS_CLIENTS)?;
                     redo.write(connection, order)?;
                     connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;
                     connection.query(AS_OURSELVES)?;
                     self.shows(connection, rows, &counts)
                 })();
-                match &written {
-                    Ok(true) => break 'tried,
-                    // Without words of the server the link is lost.
-                    Err(error) if error.code.is_none() => break 'tried,
-                    _ => {}
+                // Without words of the server the link is lost.
+                let over = match &tried {
+                    Ok(done) => *done,
+                    Err(error) => error.code.is_none(),
+                };
+                if over {
+                    written = Some(tried);
+                    break 'tried;
                 }
+                // What the plainest way met says most.
+                written.get_or_insert(tried);
                 let again = "ROLLBACK TO SAVEPOINT escrow_rows";
                 connection.query(again).map_err(refused)?;
             }
         }
-        if !written.map_err(refused)? {
+        if !written.unwrap_or(Ok(false)).map_err(refused)? {
             let why = "the original shows something else than the sandbox once it is written there";
             return Err(StrategyError::Forbidden {
                 path: ResourcePath::root(),
@@ -441,19 +465,27 @@ impl Release<'_> {
         watch.check(connection, self.original)
     }
 
-    /// The statements for these rows, with tables and rows that are changed in this order.
-    fn redo(&self, rows: &[&Changed], quoted: &[String], backwards: Backwards) -> Redo {
+    /// The statements for these rows, of which those that are changed are written in this way.
+    fn redo(&self, rows: &[&Changed], quoted: &[String], way: Way) -> Redo {
         let mut redo = Redo::whole();
         let mut add = |changed: &Changed| {
             let number = changed.swap.table as usize;
             let (from, to) = self.ends_of(changed);
             let mut writer = self.plan.plan.tables[number].writer(&quoted[number]);
-            if backwards.tables && from.is_some() && to.is_some() {
+            let (from, to) = (from.map(Vec::as_slice), to.map(Vec::as_slice));
+            let changed = from.is_some() && to.is_some();
+            if way.tables_backwards && changed {
                 writer.rank = usize::MAX - writer.rank;
             }
-            redo.row(&writer, from.map(Vec::as_slice), to.map(Vec::as_slice));
+            match way.anew && changed {
+                true => {
+                    redo.row(&writer, from, None);
+                    redo.row(&writer, None, to);
+                }
+                false => redo.row(&writer, from, to),
+            }
         };
-        match backwards.rows {
+        match way.rows_backwards {
             false => rows.iter().for_each(|changed| add(changed)),
             true => rows.iter().rev().for_each(|changed| add(changed)),
         }

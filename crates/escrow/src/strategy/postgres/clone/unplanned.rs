@@ -102,7 +102,13 @@ impl<'p> Watch<'p> {
 
     /// The tables of the plan, and those that follow them.
     fn watched(&self, connection: &mut Connection) -> PgResult<BTreeSet<Relation>> {
-        let mut found: BTreeSet<Relation> = self.planned.keys().cloned().collect();
+        let mut found = self.followers(connection)?;
+        found.extend(self.planned.keys().cloned());
+        Ok(found)
+    }
+
+    fn followers(&self, connection: &mut Connection) -> PgResult<BTreeSet<Relation>> {
+        let mut found = BTreeSet::new();
         for row in connection.query(FOLLOWING)? {
             let [schema, name, follower_schema, follower] = row.map_texts();
             if self.planned.contains_key(&(schema, name)) {
@@ -112,10 +118,10 @@ impl<'p> Watch<'p> {
         Ok(found)
     }
 
-    /// The tables of the plan and those that follow them, as SQL takes their names.
+    /// The tables whose rows follow those of the plan, as SQL takes their names.
     pub(super) fn following(&self, connection: &mut Connection) -> Result<BTreeSet<String>> {
-        let watched = self.watched(connection).map_err(looked)?;
-        Ok(watched.iter().map(quoted).collect())
+        let found = self.followers(connection).map_err(looked)?;
+        Ok(found.iter().map(quoted).collect())
     }
 
     /// Rows are written from here on, in savepoints; definitions that come first are changed.
