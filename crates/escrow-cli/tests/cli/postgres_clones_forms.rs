@@ -95,6 +95,24 @@ fn functions_of_constraints_that_name_tables_without_their_schema() {
     );
 }
 
+/// A dump names what is of the catalog without a schema, and means it.
+// rule C11
+#[test]
+fn names_of_the_catalog_that_another_schema_has_too() {
+    let shop = Shop::with_clones(true);
+    shop.server.sql(
+        "shop",
+        "CREATE FUNCTION public.lower(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT ''x''::text'; CREATE DOMAIN public.date AS text; \
+         ALTER DATABASE shop SET search_path = public, pg_catalog",
+    );
+    shop.assert_released(
+        "CREATE VIEW seen AS SELECT pg_catalog.lower(b) AS l FROM loose; CREATE INDEX lowered ON loose (pg_catalog.lower(b)); \
+         CREATE TABLE dated (id int PRIMARY KEY, d pg_catalog.date)",
+        "SELECT pg_get_viewdef('seen'), pg_get_indexdef('lowered'::regclass), (SELECT atttypid::regtype FROM pg_attribute \
+         WHERE attrelid = 'dated'::regclass AND attname = 'd')",
+    );
+}
+
 // rule Q2
 #[test]
 fn a_column_that_got_its_default_after_its_rows() {
@@ -110,10 +128,18 @@ fn a_column_that_got_its_default_after_its_rows() {
          (SELECT string_agg(pg_get_expr(adbin, adrelid), ' ' ORDER BY adrelid) FROM pg_attrdef WHERE adrelid::regclass::text IN ('old', 'more'))",
     );
     // Of one that is computed for each row nothing says what the rows of others get.
-    let url = shop.clone_plan("each");
-    inside(&url, "ALTER TABLE old ADD u uuid DEFAULT gen_random_uuid()");
-    has(&shop.cli.fails("commit each", 3), ["new columns"]);
-    shop.cli.ok("cleanup each --yes");
+    shop.server
+        .sql("shop", "CREATE DOMAIN above AS int CHECK (VALUE > 0)");
+    for column in [
+        "u uuid DEFAULT gen_random_uuid()",
+        "u above DEFAULT 7",
+        "u float8 DEFAULT random(); ALTER TABLE old ALTER u SET DEFAULT 5",
+    ] {
+        let url = shop.clone_plan("each");
+        inside(&url, &format!("ALTER TABLE old ADD {column}"));
+        has(&shop.cli.fails("commit each", 3), ["new columns"]);
+        shop.cli.ok("cleanup each --yes");
+    }
     shop.assert_no_clone();
 }
 

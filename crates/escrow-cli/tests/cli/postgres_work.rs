@@ -295,6 +295,20 @@ fn a_table_was_written_in_one_order_only() {
     let cli = shop.cli.clone().stdin("{\"id\": 2, \"t\": null}");
     has(&cli.fails("write try shop o", 1), ["null values"]);
     assert_eq!(inside(&url, all), "2 1 9 b, 3 3 c, 9 9 i|2");
+    // What is given is there, or nothing is written.
+    inside(
+        &url,
+        "CREATE TABLE s (id int PRIMARY KEY, up int REFERENCES s ON DELETE SET NULL, j jsonb); INSERT INTO s VALUES (1, NULL), (2, 1)",
+    );
+    put(
+        &shop.cli,
+        "try shop s",
+        "{\"id\": 1}\n{\"id\": 2, \"up\": 1, \"j\": {\"$blob\": \"ff\"}}",
+    );
+    let cli = shop.cli.clone().stdin("{\"id\": 2, \"up\": 1}");
+    has(&cli.fails("write try shop s", 1), ["foreign key"]);
+    let there = "SELECT up, j FROM s WHERE id = 2";
+    assert_eq!(inside(&url, there), "1|{\"$blob\": \"ff\"}");
     shop.cli.ok("cleanup try --yes");
 }
 

@@ -50,10 +50,16 @@ impl<'a> Previewed<'a> {
             this.journal.members[position].area = area;
         }
         let mut found = expected.map(|_| PlanDigest::default());
+        let promised = this.members.iter().zip(&looked);
+        let promised = promised.filter(|(member, (_, preview))| {
+            member.capabilities().promises && !preview.diff.is_empty()
+        });
+        let promised = promised.count() as u64;
         let staged = this.stage(|this, position| {
             let (session, preview) = &looked[position];
             let looked = (&**session, preview);
-            let staged = this.stage_commit(position, looked, terms, found.is_some())?;
+            let wanted = (found.is_some(), promised);
+            let staged = this.stage_commit(position, looked, terms, wanted)?;
             if let Some(found) = &mut found {
                 let changes = &preview.released(terms.on_conflict).changes;
                 found.add(
@@ -199,7 +205,7 @@ impl<'a> Execution<'a> {
         position: usize,
         (session, preview): (&dyn Sandbox, &Preview),
         terms: CommitTerms,
-        digests: bool,
+        (digests, promised): (bool, u64),
     ) -> Result<StagedCommit> {
         let (engine, member) = (&self.engine, &self.members[position]);
         let (sandbox, area) = (&member.sandbox, &self.journal.members[position].area);
@@ -223,6 +229,7 @@ impl<'a> Execution<'a> {
             area: has_area.then(|| area.as_path()),
             keeps,
             digests,
+            promised,
             observer: engine.observer,
         };
         let mut staged = member.session(session, |session| session.prepare(&request))?;

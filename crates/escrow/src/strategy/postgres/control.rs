@@ -41,8 +41,8 @@ pub(super) enum Request {
     Status,
     /// What was changed.
     Changes,
-    /// Whether it could be committed, together with what else was checked for the same plan.
-    Check { plan: String },
+    /// Whether it could be committed, as one of so many.
+    Check { of: u64 },
     /// Prepare the transaction under this name, if no client worked in it since the comparison of this number.
     Prepare { gid: String, turns: u64 },
     /// Commit what was prepared under this name, or take it back and begin anew.

@@ -75,8 +75,7 @@ impl Strategy for Direct {
         Ok(Box::new(DirectSession(HeldSession {
             strategy: NAME,
             metadata: tree::metadata(sandbox)?,
-            plan: String::new(),
-            resource: String::new(),
+            gid: String::new(),
             host: self.held.host(),
         })))
     }

@@ -372,12 +372,13 @@ impl Strategy for HeldTransaction {
         _parts: &[Intent],
     ) -> Result<Box<dyn Sandbox>> {
         let metadata: HeldMetadata = tree::metadata(sandbox)?;
+        let gid = format!("escrow_{}_{}", sandbox.plan_id, sandbox.resource_id);
+        let host = self.host();
         let session = session::HeldSession {
             strategy: NAME,
             metadata,
-            plan: format!("escrow_{}", sandbox.plan_id),
-            resource: sandbox.resource_id.to_string(),
-            host: self.host(),
+            gid,
+            host,
         };
         Ok(Box::new(session))
     }

@@ -9,7 +9,7 @@ use super::super::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
     RestoreRequest, Sandbox, Snapshot, StagedCommit, tree, unsupported,
 };
-use super::connect::{ANSWERS_WITHIN, Connection, OWN_OPTIONS};
+use super::connect::{ANSWERS_WITHIN, Connection, OWN_OPTIONS, PgError, PgResult};
 use super::content;
 use super::control::{Answer, CLIENTS_DIR, Changes, Request};
 use super::holder::requests::CHECKPOINTS;
@@ -31,9 +31,8 @@ pub(super) struct HeldSession {
     /// The strategy of the sandbox.
     pub(super) strategy: &'static str,
     pub(super) metadata: HeldMetadata,
-    /// How the names of its prepared transactions begin: with the plan, and with the resource.
-    pub(super) plan: String,
-    pub(super) resource: String,
+    /// How the names of its prepared transactions begin.
+    pub(super) gid: String,
     pub(super) host: Host,
 }
 
@@ -49,10 +48,9 @@ impl HeldSession {
         }
     }
 
-    /// Whether it could be committed: the number of the transaction, and how often clients had worked in it.
-    fn check(&self) -> Result<(Option<String>, u64)> {
-        let plan = self.plan.clone();
-        match self.ask(&Request::Check { plan }, "keep what the sandbox changed")? {
+    /// Whether it could be committed, as one of so many: the number of the transaction, and how often clients had worked in it.
+    fn check(&self, of: u64) -> Result<(Option<String>, u64)> {
+        match self.ask(&Request::Check { of }, "keep what the sandbox changed")? {
             Answer::Fit { xid, turns } => Ok((xid, turns)),
             _ => Err(unexpected()),
         }
@@ -78,6 +76,33 @@ pub(super) fn keep_number(server: &Server, password: Option<&str>) -> Result<()>
         .and_then(|mut connection| connection.query(sql));
     kept.map(drop)
         .map_err(|error| failed("keep the number of the transaction", &error))
+}
+
+/// Whether the server has room for so many more prepared transactions. Where one of a plan finds none, the others are taken back, and what
+/// cannot be made again is lost (rule Q3).
+pub(super) fn check_room(connection: &mut Connection, needed: u64) -> PgResult<()> {
+    let room = "SELECT pg_catalog.current_setting('max_prepared_transactions')::pg_catalog.int8 - pg_catalog.count(*) \
+                FROM pg_catalog.pg_prepared_xacts";
+    let room = connection.value(room)?.unwrap_or_default();
+    match room.parse::<i64>().is_ok_and(|room| room >= needed as i64) {
+        true => Ok(()),
+        false => Err(refused(
+            &format!(
+                "the server has room for {room} more prepared transactions (max_prepared_transactions), and the commit needs {needed}"
+            ),
+            "nothing was changed; commit again when others have ended theirs (pg_prepared_xacts), or give the server more",
+        )),
+    }
+}
+
+/// What the server would refuse too late.
+pub(super) fn refused(message: &str, detail: &str) -> PgError {
+    PgError {
+        code: Some("0A000".to_owned()),
+        message: message.to_owned(),
+        detail: Some(detail.to_owned()),
+        fields: Vec::new(),
+    }
 }
 
 fn savepoint_of(snapshot: &Snapshot) -> Result<String> {
@@ -158,7 +183,7 @@ impl Sandbox for HeldSession {
 
     fn preview(&self, _options: &PreviewOptions) -> Result<Preview> {
         let changes = self.changes()?;
-        let conflicts = match self.check() {
+        let conflicts = match self.check(1) {
             Ok(_) => Vec::new(),
             Err(StrategyError::Server {
                 code: Some(code),
@@ -183,7 +208,7 @@ impl Sandbox for HeldSession {
 
     fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         // What is deferred may write, so the number is known once that ran.
-        let (xid, checked) = self.check()?;
+        let (xid, checked) = self.check(request.promised)?;
         let shown = request.preview.released(request.on_conflict);
         // A client may have worked on since.
         let Changes { changes, turns, .. } = self.changes()?;
@@ -204,7 +229,7 @@ impl Sandbox for HeldSession {
         let intent = HeldIntent {
             server: self.metadata.server.clone(),
             area: self.metadata.area.clone(),
-            gid: prepares.then(|| format!("{}_{}_{number}", self.plan, self.resource)),
+            gid: prepares.then(|| format!("{}_{number}", self.gid)),
             xid,
             turns,
         };

@@ -60,8 +60,10 @@ const WAYS: [Way; 5] = [
     },
 ];
 
-/// With which names things are written: functions of constraints, indexes and so on find what they find for any client of the database.
-const AS_CLIENTS: &str = "SET LOCAL search_path TO DEFAULT";
+/// With which names things are written: functions of constraints, indexes and so on find what they find for any client of the database. What
+/// a dump names without a schema is of the catalog.
+const AS_CLIENTS: &str = "SELECT pg_catalog.set_config('search_path', pg_catalog.concat_ws(', ', 'pg_catalog', nullif(reset_val, '')), true) \
+    FROM pg_catalog.pg_settings WHERE name = 'search_path'";
 
 /// With which names they are read: the same ones on every connection.
 const AS_OURSELVES: &str = "SET LOCAL search_path TO ''";

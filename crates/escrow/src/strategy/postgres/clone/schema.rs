@@ -430,9 +430,7 @@ pub(super) fn alters(
          THEN ' COLLATE ' || (SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.collname) \
          FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation) \
          ELSE '' END, \
-         pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attnotnull::text, (a.attgenerated <> '' OR a.attidentity <> '')::text, \
-         EXISTS (SELECT FROM pg_catalog.regexp_matches(d.adbin::pg_catalog.text, ':(?:op)?funcid (\\d+)', 'g') f \
-         JOIN pg_catalog.pg_proc p ON p.oid = f[1]::pg_catalog.oid WHERE p.provolatile = 'v')::text \
+         pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attnotnull::text, (a.attgenerated <> '' OR a.attidentity <> '')::text \
          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
          LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
          WHERE a.attrelid = {}::pg_catalog.regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
@@ -442,6 +440,12 @@ pub(super) fn alters(
     let oid = format!("SELECT {}::pg_catalog.regclass::oid", literal(&quoted));
     let oid = new.value(&oid)?.unwrap_or_default();
     let values = missing(new, &oid)?;
+    // Both are copies, with the same files.
+    let file = format!(
+        "SELECT pg_catalog.pg_relation_filenode({}::pg_catalog.regclass)",
+        literal(&quoted)
+    );
+    let anew = old.value(&file)? != new.value(&file)?;
     let Some(added) = after.strip_prefix(&before[..]) else {
         return Ok(None);
     };
@@ -465,11 +469,11 @@ pub(super) fn alters(
         late.push(format!("ALTER TABLE {quoted} ADD CONSTRAINT {name} {sql}"));
     }
     for (column, value) in added.iter().zip(&values[before.len()..]) {
-        let [Some(name), Some(kind), default, required, special, volatile] = &column[..] else {
+        let [Some(name), Some(kind), default, required, special] = &column[..] else {
             return Ok(None);
         };
-        // A default that is computed for each row left no value for the rows of others; another one was given to a column that was there.
-        let computed = volatile.as_deref() == Some("true") && value.starts_with("NULL::");
+        // Where the table was written anew, as for a default that is computed for each row, nothing says what the rows of others get.
+        let computed = anew && value.starts_with("NULL::");
         if special.as_deref() == Some("true") || computed {
             return Ok(None);
         }

@@ -13,7 +13,7 @@ use super::super::super::{
 use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::content::Texts;
 use super::super::holder::changes::shown;
-use super::super::session::HeldSession;
+use super::super::session::{HeldSession, check_room};
 use super::super::{Host, end_holder, failed, worked_on};
 use super::databases::{BASE, Databases, WORK};
 use super::plan::{self, MovedSequence, ReleaseIntent, ReleasePlan, sequence_text};
@@ -103,8 +103,7 @@ impl CloneSession {
         let client = HeldSession {
             strategy: NAME,
             metadata: metadata.held.clone(),
-            plan: String::new(),
-            resource: String::new(),
+            gid: String::new(),
             host,
         };
         Self {
@@ -416,6 +415,10 @@ impl CloneSession {
                 path: one.path.clone(),
                 what: one.what.clone(),
             });
+        }
+        if self.metadata.held.prepares {
+            let room = check_room(&mut self.databases.original.open()?, request.promised);
+            room.map_err(|error| failed("be committed", &error))?;
         }
         let wanted = self.wanted((&found, seen), &conflicts[..settled], &shown.changes)?;
         let digests = match request.digests {

@@ -6,6 +6,7 @@ use super::super::super::error::ENDED_INSIDE;
 use super::super::super::sql::identifier;
 use super::super::connect::{Connection, PgError, PgResult, literal};
 use super::super::control::{Answer, Request, Status};
+use super::super::session::{check_room, refused};
 use super::backend::{Backend, LIMIT, Turn, Unavailable, own_settings};
 use super::redo::Redo;
 use super::{Holder, PATIENCE, changes};
@@ -160,10 +161,10 @@ fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Ans
         }),
         Request::Restore(name) => restore(backend, &name),
         Request::Retain(names) => retain(backend, &names),
-        Request::Check { plan } => {
+        Request::Check { of } => {
             let shown = compared(backend)?.changes.changes.clone();
             if holder.max_prepared > 0 {
-                check_slots(&mut backend.base, &plan, holder.max_prepared)?;
+                check_room(&mut backend.base, of)?;
             }
             let xid = looking(backend, |backend| check(backend, holder.max_prepared))?;
             fire_late(backend, &shown)?;
@@ -265,27 +266,6 @@ pub(super) fn xid(backend: &mut Backend) -> PgResult<Option<String>> {
         .value("SELECT pg_catalog.txid_current_if_assigned()")
 }
 
-/// Whether the server has room for this transaction among those that are prepared, and for those of the same plan that were checked
-/// before. Each says by the name of its session, until its transaction ends, that it was.
-fn check_slots(base: &mut Connection, plan: &str, max_prepared: u64) -> PgResult<()> {
-    let plan = literal(plan);
-    base.query(&format!(
-        "SET application_name = {plan}; SELECT pg_catalog.pg_stat_clear_snapshot()"
-    ))?;
-    let taken = format!(
-        "SELECT (SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts) + pg_catalog.count(*) \
-         FROM pg_catalog.pg_stat_activity WHERE application_name = {plan}"
-    );
-    let taken: Option<u64> = base.value(&taken)?.and_then(|count| count.parse().ok());
-    match taken.is_some_and(|taken| taken <= max_prepared) {
-        true => Ok(()),
-        false => Err(refused(
-            "the server has not enough room for prepared transactions (max_prepared_transactions)",
-            "nothing was changed; commit again when others have ended theirs (pg_prepared_xacts), or give the server more",
-        )),
-    }
-}
-
 /// Whether a prepare would succeed: a failing one would take everything back (rule C2).
 fn check(backend: &mut Backend, max_prepared: u64) -> PgResult<Option<String>> {
     let xid = xid(backend)?;
@@ -315,15 +295,6 @@ fn check(backend: &mut Backend, max_prepared: u64) -> PgResult<Option<String>> {
         .connection
         .query("SET CONSTRAINTS ALL IMMEDIATE; CLOSE ALL")?;
     Ok(xid)
-}
-
-fn refused(message: &str, detail: &str) -> PgError {
-    PgError {
-        code: Some("0A000".to_owned()),
-        message: message.to_owned(),
-        detail: Some(detail.to_owned()),
-        fields: Vec::new(),
-    }
 }
 
 /// Carries out what waits for the end of the transaction, so that its end does nothing that was not shown (rule C11).
