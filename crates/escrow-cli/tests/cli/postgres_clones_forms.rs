@@ -129,10 +129,11 @@ fn a_column_that_got_its_default_after_its_rows() {
     );
     // Of one that is computed for each row nothing says what the rows of others get.
     shop.server
-        .sql("shop", "CREATE DOMAIN above AS int CHECK (VALUE > 0)");
+        .sql("shop", "CREATE DOMAIN above AS int CHECK (VALUE > 0); CREATE DOMAIN filled AS text NOT NULL DEFAULT 'x'");
     for column in [
         "u uuid DEFAULT gen_random_uuid()",
         "u above DEFAULT 7",
+        "u filled",
         "u float8 DEFAULT random(); ALTER TABLE old ALTER u SET DEFAULT 5",
     ] {
         let url = shop.clone_plan("each");
@@ -158,11 +159,27 @@ fn views_and_functions_of_another_form() {
          DROP FUNCTION \"g h\"; CREATE FUNCTION \"g h\"(j int) RETURNS int LANGUAGE sql AS 'SELECT 2'",
         "SELECT (SELECT count(*) FROM turned), f(1), \"g h\"(j => 1), (SELECT string_agg(attname, ' ') FROM pg_attribute WHERE attrelid = 'shown'::regclass)",
     );
+    // What belongs to one, and is as it was, comes with it.
+    shop.server.sql(
+        "shop",
+        "CREATE ROLE reader; GRANT SELECT ON shown TO reader; COMMENT ON VIEW shown IS 'seen'; COMMENT ON FUNCTION f(int) IS 'of one'; \
+         GRANT EXECUTE ON FUNCTION f(int) TO reader; CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; \
+         CREATE TRIGGER instead INSTEAD OF INSERT ON shown FOR EACH ROW EXECUTE FUNCTION nothing(); CREATE PROCEDURE p(i int, j int DEFAULT 1) LANGUAGE sql AS ''",
+    );
+    shop.assert_released(
+        "DROP VIEW shown; CREATE VIEW shown AS SELECT a FROM loose; GRANT SELECT ON shown TO reader; COMMENT ON VIEW shown IS 'seen'; \
+         CREATE TRIGGER instead INSTEAD OF INSERT ON shown FOR EACH ROW EXECUTE FUNCTION nothing(); DROP FUNCTION f; \
+         CREATE FUNCTION f(k int) RETURNS int LANGUAGE sql AS 'SELECT 3'; COMMENT ON FUNCTION f(int) IS 'of one'; GRANT EXECUTE ON FUNCTION f(int) TO reader; \
+         DROP PROCEDURE p; CREATE PROCEDURE p(k int, l int) LANGUAGE sql AS ''",
+        "SELECT obj_description('shown'::regclass), obj_description('f(int)'::regprocedure), has_table_privilege('reader', 'shown', 'SELECT'), \
+         (SELECT proacl::text FROM pg_proc WHERE proname = 'f'), (SELECT proargnames || pronargdefaults::text FROM pg_proc WHERE proname = 'p'), \
+         (SELECT count(*) FROM pg_trigger WHERE tgname = 'instead'), f(k => 1)",
+    );
     // What others made of it since is not lost.
     let url = shop.clone_plan("late");
     inside(
         &url,
-        "DROP VIEW shown; CREATE VIEW shown AS SELECT a FROM loose",
+        "DROP VIEW shown; CREATE VIEW shown AS SELECT b FROM loose",
     );
     shop.server
         .sql("shop", "CREATE VIEW upon AS SELECT * FROM shown");
@@ -183,16 +200,30 @@ fn what_belongs_to_another_role() {
     }
     shop.server.sql(
         "owned",
-        "CREATE EXTENSION pg_buffercache; CREATE TABLE theirs (id int PRIMARY KEY); GRANT SELECT ON theirs TO own; GRANT CREATE ON SCHEMA public TO own",
+        "CREATE EXTENSION pg_buffercache; CREATE TABLE theirs (id int PRIMARY KEY); GRANT SELECT ON theirs TO own; GRANT CREATE ON SCHEMA public TO own; \
+         SET ROLE own; CREATE TABLE mine (id int PRIMARY KEY, v text); INSERT INTO mine VALUES (1, 'a'), (2, 'a')",
     );
     shop.declare_clones(&shop.server.url("own", "owned"));
     let url = shop.clone_plan("try");
     inside(
         &url,
-        "CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (1)",
+        "CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (1); DELETE FROM mine WHERE id = 2; ALTER TABLE mine ADD UNIQUE (v), ADD c int; \
+         UPDATE mine SET c = id; ALTER TABLE mine ALTER c SET NOT NULL",
     );
     shop.cli.ok("commit try");
-    assert_eq!(shop.server.sql("owned", "SELECT count(*) FROM made"), "1");
+    let both = "SELECT (SELECT count(*) FROM made), c FROM mine";
+    assert_eq!(shop.server.sql("owned", both), "1|1");
+    // Nothing is done to a table whose rows follow others where none goes.
+    shop.server.sql(
+        "owned",
+        "CREATE TABLE child (id int REFERENCES mine ON DELETE CASCADE); CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; \
+         CREATE TRIGGER each_statement AFTER DELETE ON child EXECUTE FUNCTION nothing(); GRANT SELECT ON child TO own",
+    );
+    shop.cli.ok("cleanup try --yes");
+    let url = shop.clone_plan("try");
+    inside(&url, "UPDATE mine SET v = 'b'");
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("owned", "SELECT v FROM mine"), "b");
     shop.assert_no_clone();
 }
 

@@ -407,11 +407,10 @@ impl Release<'_> {
             .iter()
             .map(|changed| quoted[changed.swap.table as usize].clone())
             .collect();
-        let following = watch.following(connection)?;
+        let (following, followed) = watch.following(connection)?;
         let triggers = triggers(connection, &touched, &following).map_err(refused)?;
         // What follows a row would go with it.
-        let ways = WAYS.into_iter();
-        let ways = ways.filter(|way| !way.anew || following.is_empty());
+        let ways = WAYS.into_iter().filter(|way| !(way.anew && followed));
         for (table, name, _) in &triggers {
             let sql = format!("ALTER TABLE {table} DISABLE TRIGGER {name}");
             connection.query(&sql).map_err(refused)?;

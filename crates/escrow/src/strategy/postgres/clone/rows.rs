@@ -175,7 +175,10 @@ pub(super) fn compare(old: &mut Connection, new: &mut Connection) -> PgResult<Ro
                 let names = &compared.columns.names[known.names.len()..];
                 for (value, column) in added[known.names.len()..].iter().zip(names) {
                     // The type may be new too.
-                    let text = new.value(&format!("SELECT ({value})::pg_catalog.text"))?;
+                    let text = match value.starts_with("NULL::") {
+                        true => None,
+                        false => new.value(&format!("SELECT ({value})::pg_catalog.text"))?,
+                    };
                     let text = text.map_or_else(|| "NULL".to_owned(), |text| literal(&text));
                     let given = format!("{} = {text}", identifier(column));
                     found.given.push((name.clone(), given));

@@ -83,8 +83,9 @@ impl Named {
                 let gone = remove(self, sql).unwrap_or_default();
                 let name = gone.strip_prefix(&format!("DROP {kind} "));
                 format!(
-                    "SELECT pg_catalog.pg_get_function_result(oid) || ' of ' || coalesce(proargnames::pg_catalog.text, '') \
-                     FROM pg_catalog.pg_proc WHERE oid = {}::pg_catalog.regprocedure",
+                    "WITH p AS (SELECT * FROM pg_catalog.pg_proc WHERE oid = {}::pg_catalog.regprocedure) \
+                     SELECT pg_catalog.concat_ws(' of ', pg_catalog.pg_get_function_result(oid), prokind, proargnames, proargmodes) FROM p \
+                     UNION ALL SELECT 'default' FROM p, pg_catalog.generate_series(1, pronargdefaults)",
                     literal(name.unwrap_or_default())
                 )
             }
@@ -92,6 +93,17 @@ impl Named {
         };
         let rows = connection.query(&asked)?;
         Ok(rows.into_iter().flatten().collect())
+    }
+
+    /// Whether it is of a view or a function, or of one of the same name: what says its rights, a comment, a trigger.
+    fn belongs_to(&self, other: &Self) -> bool {
+        let name = other.name.split('(').next().unwrap_or_default();
+        let function = format!("{} {name}(", other.kind);
+        let of_function = self.name.starts_with(&function) && self.schema == other.schema;
+        let table = self.table.as_ref();
+        let of_table = |(schema, table): &Relation| (schema, table) == (&other.schema, &other.name);
+        matches!(self.kind.as_str(), "ACL" | "COMMENT") && of_function
+            || table.is_some_and(of_table)
     }
 
     fn quoted(&self) -> String {
@@ -289,6 +301,7 @@ pub(super) fn ddl(
     let mut found = Ddl::default();
     let mut drops: Vec<(usize, String)> = Vec::new();
     let mut makes: Vec<(usize, bool, String)> = Vec::new();
+    let mut anew: Vec<&Named> = Vec::new();
     for named in from.differing(to) {
         let cannot = |why: String| Ok(Err((named.item(), why)));
         found.expected.push((named.clone(), None));
@@ -312,6 +325,7 @@ pub(super) fn ddl(
                     if !form.starts_with(&was_form) {
                         found.all = Some(String::new());
                         (first, then) = (remove(named, old).unwrap_or_default(), sql.clone());
+                        anew.push(named);
                     }
                     drops.push((*was, first));
                     makes.push((*place, late, then));
@@ -329,6 +343,13 @@ pub(super) fn ddl(
                 makes.push((*place, late, sql.clone()));
             }
             (None, _) => return cannot(format!("{} is new", named.described())),
+        }
+    }
+    // What belongs to something that is made anew went with it, though it is as it was.
+    for (named, (place, sql)) in &to.0 {
+        let belongs = |one: &&Named| named.belongs_to(one) && from.sql(named) == Some(sql);
+        if anew.iter().any(belongs) {
+            makes.push((*place, is_late(&named.kind), sql.clone()));
         }
     }
     drops.sort_by_key(|(place, _)| std::cmp::Reverse(*place));

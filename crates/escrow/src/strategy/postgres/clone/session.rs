@@ -22,6 +22,7 @@ use super::refused::{self, forbidden};
 use super::release::{misfit, theirs};
 use super::rows::{self, COMPUTED, Changed, Compared, Rows, fit};
 use super::schema::{Ddl, Schema, ddl, define};
+use super::unplanned;
 use super::{
     CloneMetadata, MOST, NAME, ORIGIN, RELEASE, RestoreIntent, check_original, definitions_of,
     serve, serve_again,
@@ -212,12 +213,16 @@ impl CloneSession {
     fn check_shape(&self, ddl: &Ddl, work: &Schema) -> Result<()> {
         let base = String::from_utf8_lossy(&self.kept_definitions(BASE)?).into_owned();
         let sql: Vec<&String> = ddl.early.iter().chain(&ddl.late).collect();
-        let made = self.shape_of((BASE, &base), &sql)?;
+        let empty: Vec<String> = ddl.relations().iter().map(unplanned::quoted).collect();
+        let made = self.shape_of((BASE, &base), (&empty, &sql))?;
         if made.differing(work).is_empty() {
             return Ok(());
         }
         let again = self.programs().definitions(&self.databases.at(WORK))?;
-        match made.differing(&self.shape_of((WORK, &again), &[])?).first() {
+        match made
+            .differing(&self.shape_of((WORK, &again), (&[], &[]))?)
+            .first()
+        {
             None => Ok(()),
             Some(named) => {
                 let why = "its new definition is more than what is derived of it";
@@ -228,7 +233,11 @@ impl CloneSession {
 
     /// What an empty database has once the definitions of a dump were made in it, and then others. Where this role may not make them, what
     /// belongs to another one, the database of that dump is copied instead.
-    fn shape_of(&self, (part, dump): (&str, &str), definitions: &[&String]) -> Result<Schema> {
+    fn shape_of(
+        &self,
+        (part, dump): (&str, &str),
+        (empty, definitions): (&[String], &[&String]),
+    ) -> Result<Schema> {
         let (databases, at) = (&self.databases, self.databases.at(SHAPE));
         let mut admin = databases.admin()?;
         databases.create_empty(&mut admin, SHAPE)?;
@@ -239,6 +248,12 @@ impl CloneSession {
                 drop(connection);
                 databases.copy(&mut admin, &databases.name(part), SHAPE)?;
                 connection = databases.original.open_at(&at)?;
+                for table in empty {
+                    match connection.query(&format!("TRUNCATE {table} CASCADE")) {
+                        // What is no table, or not of this role, is as it is.
+                        Ok(_) | Err(_) => {}
+                    }
+                }
                 made = Ok(());
             }
             let made = made.and_then(|()| {

@@ -29,8 +29,11 @@ const LOCKS: &str = "SELECT n.nspname, c.relname, pg_catalog.bool_or(l.mode = 'R
     WHERE l.locktype = 'relation' AND l.granted AND c.oid >= 16384 AND c.relkind IN ('r', 'p', 'S', 'm', 'f') \
     AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') AND l.pid = ";
 
-/// The tables whose rows follow those of another one: a change there locks them, also where no row follows.
-const FOLLOWING: &str = "SELECT f.nspname, p.relname, n.nspname, c.relname FROM pg_catalog.pg_constraint o \
+/// The tables whose rows follow those of another one, where one goes or where one changes in these columns: that locks them, also where
+/// no row follows.
+const FOLLOWING: &str = "SELECT f.nspname, p.relname, n.nspname, c.relname, (o.confdeltype IN ('c', 'n', 'd'))::text, \
+    (o.confupdtype IN ('c', 'n', 'd'))::text, (SELECT pg_catalog.json_agg(a.attname) FROM pg_catalog.pg_attribute a \
+    WHERE a.attrelid = o.confrelid AND a.attnum = ANY (o.confkey)) FROM pg_catalog.pg_constraint o \
     JOIN pg_catalog.pg_class p ON p.oid = o.confrelid JOIN pg_catalog.pg_namespace f ON f.oid = p.relnamespace \
     JOIN pg_catalog.pg_class c ON c.oid = o.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE o.contype = 'f' AND (o.confdeltype IN ('c', 'n', 'd') OR o.confupdtype IN ('c', 'n', 'd'))";
@@ -100,28 +103,59 @@ impl<'p> Watch<'p> {
         Ok(found)
     }
 
-    /// The tables of the plan, and those that follow them.
+    /// The tables of the plan, and those that follow what it does.
     fn watched(&self, connection: &mut Connection) -> PgResult<BTreeSet<Relation>> {
-        let mut found = self.followers(connection)?;
-        found.extend(self.planned.keys().cloned());
-        Ok(found)
+        let acting = self.followers(connection)?.into_iter();
+        let acting = acting.filter(|(_, acts)| *acts).map(|(one, _)| one);
+        Ok(acting.chain(self.planned.keys().cloned()).collect())
     }
 
-    fn followers(&self, connection: &mut Connection) -> PgResult<BTreeSet<Relation>> {
-        let mut found = BTreeSet::new();
+    /// The tables whose rows follow those of the plan's, and whether they follow what it does.
+    fn followers(&self, connection: &mut Connection) -> PgResult<Vec<(Relation, bool)>> {
+        let mut found = Vec::new();
         for row in connection.query(FOLLOWING)? {
-            let [schema, name, follower_schema, follower] = row.map_texts();
-            if self.planned.contains_key(&(schema, name)) {
-                found.insert((follower_schema, follower));
-            }
+            let [
+                schema,
+                name,
+                follower_schema,
+                follower,
+                deletes,
+                updates,
+                columns,
+            ] = row.map_texts();
+            let one = (schema, name);
+            let Some(of) = self.planned.get(&one) else {
+                continue;
+            };
+            let columns: Vec<String> = serde_json::from_str(&columns).unwrap_or_default();
+            let names = of.columns.names.iter();
+            let concerned: Vec<bool> = names.map(|name| columns.contains(name)).collect();
+            let acts = |(changed, from, to): &PlannedRow<'_>| match (from, to) {
+                _ if name_of(&self.plan.of(changed).table) != one => false,
+                (Some(_), None) => deletes == "true",
+                (Some(from), Some(to)) => {
+                    let mut all = from.iter().zip(*to).zip(&concerned);
+                    updates == "true" && all.any(|((from, to), of)| *of && from != to)
+                }
+                _ => false,
+            };
+            let acts = self.rows.iter().any(acts);
+            found.push(((follower_schema, follower), acts));
         }
         Ok(found)
     }
 
-    /// The tables whose rows follow those of the plan, as SQL takes their names.
-    pub(super) fn following(&self, connection: &mut Connection) -> Result<BTreeSet<String>> {
+    /// The tables whose rows follow what the plan does, as SQL takes their names; and whether some follow the rows of its tables at all.
+    pub(super) fn following(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<(BTreeSet<String>, bool)> {
         let found = self.followers(connection).map_err(looked)?;
-        Ok(found.iter().map(quoted).collect())
+        let acts = found.iter().filter(|(_, acts)| *acts);
+        Ok((
+            acts.map(|(one, _)| quoted(one)).collect(),
+            !found.is_empty(),
+        ))
     }
 
     /// Rows are written from here on, in savepoints; definitions that come first are changed.
@@ -235,7 +269,7 @@ fn name_of(table: &Table) -> Relation {
     (table.schema.clone(), table.name.clone())
 }
 
-fn quoted((schema, name): &Relation) -> String {
+pub(super) fn quoted((schema, name): &Relation) -> String {
     format!("{}.{}", identifier(schema), identifier(name))
 }
 
