@@ -239,3 +239,38 @@ fn a_commit_that_fails_takes_the_prepared_transaction_back() {
     shop.cli.ok("cleanup more --yes");
     shop.assert_nothing_left();
 }
+
+/// What triggers wrote is made again as it was: they do not run once more, where they would write something else.
+// rule Q3
+#[test]
+fn rows_of_tables_with_triggers_are_made_again() {
+    need!(require_stepper());
+    let shop = Shop::new(true);
+    shop.sql(
+        "ALTER TABLE items ADD at timestamptz; CREATE TABLE journal (n serial PRIMARY KEY, what text); \
+         CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.at := clock_timestamp(); RETURN NEW; END'; \
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO journal (what) VALUES (TG_OP); RETURN NULL; END'; \
+         CREATE TRIGGER touch BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION touch(); \
+         CREATE TRIGGER note AFTER UPDATE ON items EXECUTE FUNCTION note(); ALTER TABLE items ENABLE ALWAYS TRIGGER note",
+    );
+    let url = shop.plan_both("try");
+    put(&shop.cli, "try app a.txt", "uno\n");
+    inside(&url, "UPDATE items SET price = 1 WHERE id < 3");
+    let all = "SELECT (SELECT string_agg(concat_ws(' ', price, at), ', ' ORDER BY id) FROM items WHERE id < 3), (SELECT count(*) FROM journal)";
+    let (wanted, shown) = (inside(&url, all), changes(&shop.cli, "try"));
+    let run = shop
+        .cli
+        .stepper("commit try")
+        .only(MOVES)
+        .fault(1, Fault::Once(5));
+    assert_eq!(run.outcome.status, 1, "{}", run.outcome.stderr_text());
+    lacks(&run.outcome.stderr_text(), ["lost"]);
+    assert_eq!(inside(&url, all), wanted);
+    assert_eq!(changes(&shop.cli, "try"), shown);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.sql(all), wanted);
+    shop.sql("UPDATE items SET price = 2 WHERE id = 1");
+    let enabled = "SELECT (SELECT count(*) FROM journal), string_agg(tgenabled::text, '' ORDER BY tgname) FROM pg_trigger WHERE NOT tgisinternal AND tgrelid = 'items'::regclass";
+    assert_eq!(shop.sql(enabled), "2|AO");
+    shop.assert_nothing_left();
+}

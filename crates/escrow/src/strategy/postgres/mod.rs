@@ -20,6 +20,7 @@ mod reaching_out;
 mod session;
 mod sql;
 mod tls;
+mod triggers;
 mod wire;
 mod words;
 

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::super::error::{Result, StrategyError};
 use super::super::super::sql::{Row, RowKey, Value, identifier, table_item};
-use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::connect::{Connection, PgError, PgResult};
 use super::super::failed;
 use super::super::holder::changes::shown;
 use super::super::holder::redo::{ORDERS, Redo, sql_value};
 use super::super::session::keep_number;
+use super::super::triggers::Triggers;
 use super::databases::Original;
 use super::plan::{NUMBER, OpenPlan, UNDO_NUMBER};
 use super::programs::Programs;
@@ -408,13 +409,10 @@ impl Release<'_> {
             .map(|changed| quoted[changed.swap.table as usize].clone())
             .collect();
         let (following, followed) = watch.following(connection)?;
-        let triggers = triggers(connection, &touched, &following).map_err(refused)?;
+        let triggers = Triggers::of(connection, &touched, &following).map_err(refused)?;
         // What follows a row would go with it.
         let ways = WAYS.into_iter().filter(|way| !(way.anew && followed));
-        for (table, name, _) in &triggers {
-            let sql = format!("ALTER TABLE {table} DISABLE TRIGGER {name}");
-            connection.query(&sql).map_err(refused)?;
-        }
+        triggers.turn_off(connection).map_err(refused)?;
         watch.begin(connection, self.original)?;
         let begin = "SET CONSTRAINTS ALL DEFERRED; SAVEPOINT escrow_rows";
         connection.query(begin).map_err(refused)?;
@@ -453,10 +451,7 @@ impl Release<'_> {
                 why: why.to_owned(),
             });
         }
-        for (table, name, when) in &triggers {
-            let sql = format!("ALTER TABLE {table} ENABLE{when} TRIGGER {name}");
-            connection.query(&sql).map_err(refused)?;
-        }
+        triggers.turn_on(connection).map_err(refused)?;
         define_all(connection, late)?;
         if !self.back {
             for sequence in self.plan.plan.sequences.iter().filter(|one| one.is_new()) {
@@ -611,35 +606,4 @@ fn define_all(connection: &mut Connection, all: &[String]) -> Result<()> {
         connection.query(AS_OURSELVES)
     })();
     done.map(drop).map_err(refused)
-}
-
-/// A trigger of the original: its table, its name, and how it is turned on.
-type Trigger = (String, String, &'static str);
-
-/// The triggers that would run: those of the tables that are written, and those for each statement of the tables that follow them, which
-/// run also where no row follows.
-fn triggers(
-    connection: &mut Connection,
-    written: &BTreeSet<String>,
-    following: &BTreeSet<String>,
-) -> PgResult<Vec<Trigger>> {
-    let mut found = Vec::new();
-    for table in written.union(following) {
-        let kinds = match written.contains(table) {
-            true => "",
-            false => "AND tgtype & 1 = 0",
-        };
-        let sql = format!(
-            "SELECT tgname, tgenabled FROM pg_catalog.pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') \
-             AND tgrelid = pg_catalog.to_regclass({}) {kinds}",
-            literal(table)
-        );
-        for row in connection.query(&sql)? {
-            if let [Some(name), Some(when)] = &row[..] {
-                let when = if when == "A" { " ALWAYS" } else { "" };
-                found.push((table.clone(), identifier(name), when));
-            }
-        }
-    }
-    Ok(found)
 }

@@ -2,9 +2,12 @@
 //! changes of rows it held are made once more in the next transaction. They count only if the comparison then shows
 //! exactly what it showed before; otherwise nothing is written, and the changes are lost.
 
+use std::collections::BTreeSet;
+
 use super::super::super::sql::{Value, identifier};
 use super::super::connect::{Connection, PgResult, literal};
 use super::super::control::Changes;
+use super::super::triggers::Triggers;
 use super::backend::{Backend, LIMIT};
 use super::changes;
 
@@ -49,6 +52,8 @@ pub(in crate::strategy::postgres) struct Redo {
     deletes: Vec<Statement>,
     updates: Vec<Statement>,
     inserts: Vec<Statement>,
+    /// The tables of these rows, as SQL takes their names.
+    tables: BTreeSet<String>,
     size: usize,
     /// However much it is, it is kept.
     whole: bool,
@@ -122,6 +127,9 @@ impl Redo {
             (Some(old), Some(new)) => (&mut self.updates, (String::new(), to.update(old, new))),
             (None, None) => return,
         };
+        if !self.tables.contains(to.table) {
+            self.tables.insert(to.table.to_owned());
+        }
         self.size += head.len() + row.len();
         let rank = to.rank;
         list.push(Statement { rank, head, row });
@@ -136,20 +144,38 @@ impl Redo {
             return Ok(self.changes.changes.is_empty());
         }
         for order in ORDERS {
-            if self.attempt(backend, order)? {
+            if self.attempt(backend, order, None)? {
+                return Ok(true);
+            }
+        }
+        // What triggers write once more, the time of a change or a line in a journal, is among the rows.
+        backend.apply_own()?;
+        let triggers = Triggers::of(&mut backend.connection, &self.tables, &BTreeSet::new())?;
+        for order in ORDERS {
+            if !triggers.is_empty() && self.attempt(backend, order, Some(&triggers))? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Whether the changes were made, in this order; otherwise nothing is changed.
-    fn attempt(&self, backend: &mut Backend, order: WriteOrder) -> PgResult<bool> {
+    /// Whether the changes were made, in this order, with these triggers turned off; otherwise nothing is changed.
+    fn attempt(
+        &self,
+        backend: &mut Backend,
+        order: WriteOrder,
+        off: Option<&Triggers>,
+    ) -> PgResult<bool> {
         backend.apply_own()?;
         let begin = format!("SAVEPOINT escrow_redo; {LIMIT}");
         backend.connection.query(&begin)?;
-        let same = self
-            .write(&mut backend.connection, order)
+        let written = (|| {
+            let connection = &mut backend.connection;
+            off.map_or(Ok(()), |off| off.turn_off(connection))?;
+            self.write(connection, order)?;
+            off.map_or(Ok(()), |off| off.turn_on(connection))
+        })();
+        let same = written
             .and_then(|()| Ok(changes::changes(backend)?.changes.changes == self.changes.changes));
         backend.applied = None;
         match same {
@@ -164,8 +190,8 @@ impl Redo {
         }
     }
 
-    /// Writes, with every trigger and every check, as a client would: what is written again must hold as what was written
-    /// first does. Whether triggers did more than is wanted, the comparison shows.
+    /// Writes, with every check, as a client would: what is written again must hold as what was written first does. Whether triggers
+    /// did more than is wanted, the comparison shows.
     pub(in crate::strategy::postgres) fn write(
         &self,
         connection: &mut Connection,
