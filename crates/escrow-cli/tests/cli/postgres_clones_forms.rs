@@ -233,7 +233,7 @@ fn a_short_limit_for_idle_transactions() {
     let shop = Shop::with_clones(true);
     shop.server.sql(
         "shop",
-        "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '10ms'",
+        "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '10ms'; ALTER ROLE postgres SET idle_session_timeout = '60ms'",
     );
     shop.assert_released(
         "CREATE TABLE made (a int PRIMARY KEY); INSERT INTO made VALUES (1); DELETE FROM loose",

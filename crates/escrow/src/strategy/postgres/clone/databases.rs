@@ -27,6 +27,10 @@ const OPTIONS: &str = "-c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UT
                        -c bytea_output=hex -c array_nulls=on -c row_security=off -c check_function_bodies=off -c statement_timeout=0 -c lock_timeout=5000 \
                        -c idle_in_transaction_session_timeout=0";
 
+/// Limits that only newer servers have: a connection waits while a dump is made.
+const NO_LIMITS: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
+                         WHERE name IN ('idle_session_timeout', 'transaction_timeout') AND setting <> '0'";
+
 /// The same for names.
 const NAMES: &str = "-c search_path=";
 
@@ -74,7 +78,9 @@ impl Original {
     }
 
     fn connect(&self, at: &Server, options: &str) -> PgResult<Connection> {
-        Connection::open(at, self.password.as_deref(), options)
+        let mut connection = Connection::open(at, self.password.as_deref(), options)?;
+        connection.query(NO_LIMITS)?;
+        Ok(connection)
     }
 
     /// A connection that only looks at one state of a database.

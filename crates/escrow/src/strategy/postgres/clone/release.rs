@@ -96,7 +96,17 @@ fn stamp(original: &Original) -> Result<String> {
             "SELECT '{catalog}' || oid || ' ' || xmin AS x FROM pg_catalog.pg_{catalog} WHERE oid >= 16384"
         )
     };
-    let catalogs = ["proc", "rewrite", "enum", "constraint", "trigger", "policy"].map(one);
+    let catalogs = [
+        "class",
+        "attrdef",
+        "proc",
+        "rewrite",
+        "enum",
+        "constraint",
+        "trigger",
+        "policy",
+    ];
+    let catalogs = catalogs.map(one);
     let all = catalogs.join(" UNION ALL ");
     let sql =
         format!("SELECT pg_catalog.md5(pg_catalog.string_agg(x, ',' ORDER BY x)) FROM ({all}) a");
