@@ -62,9 +62,9 @@ pub enum StrategyError {
     /// The original, as it is now, does not permit it, whoever's version is wanted.
     #[error("'{path}' contradicts the original as it is now: {what}")]
     Contradicted { path: ResourcePath, what: String },
-    /// A commit was interrupted at its end, and what the original holds does not tell whether it happened.
+    /// A commit or undo was interrupted at its end, and what the original holds does not tell whether it happened.
     #[error(
-        "it cannot be told whether the interrupted commit was carried out, since another program changed what it is about ({}): set that in \
+        "it cannot be told whether the interrupted commit or undo was carried out, since another program changed what it is about ({}): set that in \
          the original to what it was before, or to what it became",
         .paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]

@@ -46,6 +46,7 @@ mod retention;
 mod sqlite;
 mod sqlite_commit;
 mod sqlite_histories;
+mod sqlite_interrupted;
 mod squash;
 mod status;
 mod support;

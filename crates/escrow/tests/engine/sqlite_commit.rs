@@ -19,10 +19,10 @@ use rusqlite::Connection;
 use crate::support::{options, sh};
 
 /// A database with a sandbox of it, and room for a commit.
-struct Staging {
-    world: World,
-    strategy: Arc<dyn Strategy>,
-    at: PathBuf,
+pub(crate) struct Staging {
+    pub(crate) world: World,
+    pub(crate) strategy: Arc<dyn Strategy>,
+    pub(crate) at: PathBuf,
     sandbox: SandboxRef,
 }
 
@@ -34,7 +34,7 @@ fn run(at: &PathBuf, statements: &str) {
 }
 
 impl Staging {
-    fn new(statements: &str) -> Self {
+    pub(crate) fn new(statements: &str) -> Self {
         Self::in_world(World::new(), statements)
     }
 
@@ -67,7 +67,7 @@ impl Staging {
     }
 
     /// Works in the sandbox, and stages a commit of it.
-    fn staged(&self, statements: &str) -> Intent {
+    pub(crate) fn staged(&self, statements: &str) -> Intent {
         run(&self.copy(), statements);
         let opened = self.opened();
         let preview = opened.preview(&PreviewOptions::default());
@@ -91,22 +91,22 @@ impl Staging {
         opened.expect("it opens")
     }
 
-    fn commit(&self, intent: &Intent) -> Result<(), StrategyError> {
+    pub(crate) fn commit(&self, intent: &Intent) -> Result<(), StrategyError> {
         self.strategy.commit(intent, &Unobserved)
     }
 
     #[track_caller]
-    fn undo(&self, intent: &Intent) {
+    pub(crate) fn undo(&self, intent: &Intent) {
         let undone = self.strategy.undo(intent, &Unobserved);
         assert_eq!(undone.expect("it is taken back").kept, []);
     }
 
     /// Another process, or a person who asks.
-    fn other(&self, statements: &str) {
+    pub(crate) fn other(&self, statements: &str) {
         run(&self.at, statements);
     }
 
-    fn ask(&self, question: &str) -> String {
+    pub(crate) fn ask(&self, question: &str) -> String {
         let database = Connection::open(&self.at).expect("it opens");
         let answer = database.query_row(question, [], |row| row.get::<_, Option<String>>(0));
         answer
@@ -114,14 +114,14 @@ impl Staging {
             .unwrap_or_else(|| "NULL".to_owned())
     }
 
-    fn rows(&self) -> String {
+    pub(crate) fn rows(&self) -> String {
         self.ask("SELECT group_concat(id || v, ' ') FROM (SELECT * FROM t ORDER BY id)")
     }
 }
 
-const TWO: &str =
+pub(crate) const TWO: &str =
     "CREATE TABLE t (id INTEGER PRIMARY KEY, v); INSERT INTO t VALUES (1, 'old'), (2, 'old')";
-const NEW: &str = "UPDATE t SET v = 'new'";
+pub(crate) const NEW: &str = "UPDATE t SET v = 'new'";
 
 // rule C3, Q2
 #[test]
@@ -217,120 +217,6 @@ fn an_index_or_trigger_whose_table_changed_meanwhile_is_named_and_keeps_no_undo_
     let kept: Vec<String> = undone.kept.iter().map(|one| one.0.to_string()).collect();
     assert_eq!(kept, paths);
     assert_eq!(it.ask("SELECT v FROM u"), "old");
-}
-
-/// Killed when its mark was made, a commit may have been carried out or not: where rows say both, nothing is assumed.
-// rule C3, C19
-#[test]
-fn a_commit_of_which_rows_tell_two_things_waits_for_a_person() {
-    let begun = |it: &Staging| std::fs::write(it.world.at("commit/begun"), b"").expect("a mark");
-    for (meanwhile, settled, wanted) in [
-        (
-            "UPDATE t SET v = 'new' WHERE id = 1",
-            "UPDATE t SET v = 'old'",
-            "1new 2new",
-        ),
-        (
-            "UPDATE t SET v = 'new' WHERE id = 1",
-            "UPDATE t SET v = 'new'",
-            "1new 2new",
-        ),
-    ] {
-        let it = Staging::new(TWO);
-        let intent = it.staged(NEW);
-        begun(&it);
-        it.other(meanwhile);
-        let before = it.rows();
-        let untold = it.commit(&intent);
-        assert!(
-            matches!(untold, Err(StrategyError::Untold { .. })),
-            "{untold:?}"
-        );
-        let untold = it.strategy.undo(&intent, &Unobserved);
-        assert!(
-            matches!(untold, Err(StrategyError::Untold { .. })),
-            "{untold:?}"
-        );
-        assert_eq!(it.rows(), before);
-        it.other(settled);
-        it.commit(&intent).expect("it is told");
-        assert_eq!(it.rows(), wanted);
-        // It is known to be done now, whatever others make of it.
-        it.other("UPDATE t SET v = 'old' WHERE id = 1");
-        it.commit(&intent).expect("it is done");
-        assert_eq!(it.rows(), "1old 2new");
-        it.undo(&intent);
-        assert_eq!(it.rows(), "1old 2old");
-    }
-}
-
-/// Rows without a key are told by how many there are, whatever numbers they have by now: an interrupted commit or undo goes on, once.
-// rule C3, C19
-#[test]
-fn rows_without_a_key_tell_whether_an_interrupted_transaction_happened() {
-    const THREE: &str =
-        "CREATE TABLE l (x); INSERT INTO l VALUES ('a'), ('b'), ('c'); DELETE FROM l WHERE x = 'a'";
-    let rows = |it: &Staging| it.ask("SELECT group_concat(x) FROM (SELECT x FROM l ORDER BY x)");
-    // Killed before SQLite's own commit, or after it and before the mark that says so.
-    let interrupted = |it: &Staging, mark: &str, happened: bool, work: &dyn Fn()| {
-        let before = std::fs::read(&it.at).expect("it is there");
-        work();
-        if !happened {
-            std::fs::write(&it.at, before).expect("as before");
-        }
-        std::fs::remove_file(it.world.at(format!("commit/{mark}"))).expect("it was made");
-    };
-    for happened in [false, true] {
-        for (inside, meanwhile, new, old) in [
-            ("DELETE FROM l WHERE x = 'c'", "VACUUM", "b", "b,c"),
-            (
-                "INSERT INTO l VALUES ('ours'), ('b')",
-                "VACUUM",
-                "b,b,c,ours",
-                "b,c",
-            ),
-            (
-                "DELETE FROM l WHERE x = 'c'",
-                "INSERT INTO l VALUES ('theirs')",
-                "b,theirs",
-                "b,c,theirs",
-            ),
-            (
-                "INSERT INTO l VALUES ('ours')",
-                "INSERT INTO l VALUES ('theirs')",
-                "b,c,ours,theirs",
-                "b,c,theirs",
-            ),
-        ] {
-            let it = Staging::new(THREE);
-            let intent = it.staged(inside);
-            interrupted(&it, "done", happened, &|| {
-                it.commit(&intent).expect("nothing contradicts");
-            });
-            it.other(meanwhile);
-            it.commit(&intent).expect("it goes on");
-            assert_eq!(rows(&it), new, "{inside}, {meanwhile}, {happened}");
-            it.undo(&intent);
-            assert_eq!(rows(&it), old, "{inside}, {meanwhile}, {happened}");
-            // The same in its undo.
-            let it = Staging::new(THREE);
-            let intent = it.staged(inside);
-            it.commit(&intent).expect("nothing contradicts");
-            it.other(meanwhile);
-            interrupted(&it, "undone", happened, &|| it.undo(&intent));
-            it.undo(&intent);
-            assert_eq!(rows(&it), old, "{inside}, {meanwhile}, {happened}");
-            it.undo(&intent);
-            assert_eq!(rows(&it), old, "{inside}, {meanwhile}, {happened}");
-        }
-    }
-    // An equal row of another client is another one.
-    let it = Staging::new("CREATE TABLE l (x); INSERT INTO l VALUES ('x'), ('x'), ('x')");
-    let intent = it.staged("DELETE FROM l WHERE rowid = 3");
-    it.commit(&intent).expect("nothing contradicts");
-    it.other("INSERT INTO l VALUES ('x')");
-    it.undo(&intent);
-    assert_eq!(rows(&it), "x,x,x,x");
 }
 
 /// Of a table that is brought over as a whole, what is released is what was compared.

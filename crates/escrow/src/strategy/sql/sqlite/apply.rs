@@ -1,16 +1,16 @@
 //! Carries a plan out, or takes it back, in one transaction of SQLite on the live original (rule Q5).
 //!
 //! No table of ours says whether the transaction was committed (rule Q1). A mark in the area is made before the transaction
-//! ends, and another one after it: without the first nothing was done, with the second all of it was. Between them the rows tell:
-//! one transaction changes all of them or none. Where some are as before and some as after, another process changed them, and which
-//! ones is not known: nothing is assumed (rule C19).
+//! ends, and another one after it: without the first nothing was done, with the second all of it was. Between them what the original
+//! holds tells which ([`happened`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::connect::{Database, Use};
 use super::diff::{Lookup, each, table_digest};
-use super::loose::{Strays, Told, counts, is_loose};
+use super::interrupted::{happened, mark_text};
+use super::loose::{Strays, is_loose};
 use super::merge::values;
 use super::plan::{BEGUN, DONE, NEW, OLD, OpenPlan, UNDOING, UNDONE, WholeTable};
 use super::references::{self, Reference};
@@ -42,7 +42,7 @@ impl Direction {
     }
 
     /// The marks that it may be made, and that it is.
-    fn marks(self) -> (&'static [u8], &'static [u8]) {
+    pub(super) fn marks(self) -> (&'static [u8], &'static [u8]) {
         match self {
             Self::Forward => (BEGUN, DONE),
             Self::Back => (UNDOING, UNDONE),
@@ -92,8 +92,9 @@ pub(super) struct State {
 }
 
 impl State {
-    fn all(&self) -> impl Iterator<Item = Holds> + '_ {
-        let lists = [&self.rows, &self.whole, &self.objects, &self.settings];
+    /// Of all of it, in one order. Rows are last, since those of the last table may be missing.
+    pub(super) fn all(&self) -> impl Iterator<Item = Holds> + '_ {
+        let lists = [&self.settings, &self.objects, &self.whole, &self.rows];
         lists.into_iter().flatten().copied()
     }
 
@@ -155,7 +156,7 @@ pub(super) fn each_row(
     Ok(())
 }
 
-fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<State> {
+pub(super) fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<State> {
     let schema = Schema::read(original)?;
     let mut state = State {
         rows: Vec::new(),
@@ -166,7 +167,7 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         reshaped: Vec::new(),
         elsewhere: HashMap::new(),
     };
-    let (mut strays, told) = (Strays::default(), Told::read(plan, original, direction)?);
+    let mut strays = Strays::default();
     let tables = plan.plan.tables.iter();
     let reshaped = tables.filter(|table| schema.tables.get(&table.name) != Some(table));
     state.reshaped = reshaped.map(|table| table_item(&table.name)).collect();
@@ -177,12 +178,9 @@ fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<S
         |number, swap, table, lookup| {
             let (_, now) = find(lookup, table, swap)?;
             let (from, to) = direction.of(&swap.before, &swap.after);
-            let loose = is_loose(table, swap);
-            let told = told.as_ref().filter(|_| loose);
-            let held = match told.and_then(|told| told.holds(swap)) {
-                Some(held) if held != Holds::From => held,
-                None if !loose || direction == Direction::Forward => holds(&now, from, to),
-                _ => strays.holds(number, swap, from.as_ref(), now.as_ref()),
+            let held = match is_loose(table, swap) {
+                true => strays.holds(number, swap, from.as_ref(), now.as_ref()),
+                false => holds(&now, from, to),
             };
             if held == Holds::Other {
                 state.others.push(item(table, swap));
@@ -257,30 +255,12 @@ fn in_transaction(
     let done = original.transaction(true, work);
     if done.is_err() && !was_marked && plan.is_marked(mark)? {
         // The transaction leaves nothing as it was; an error after its last step may come too late to stop it.
-        let now = original.transaction(false, || state(plan, original, direction));
-        if now.is_ok_and(|now| now.any(Holds::From)) {
+        let now = original.transaction(false, || happened(plan, original, direction));
+        if now.is_ok_and(|happened| !happened) {
             plan.unmark(mark)?;
         }
     }
     done.and_then(|()| plan.mark(end, b""))
-}
-
-/// Refuses a commit that was interrupted at its end, if it cannot be told whether it happened.
-fn check_told(plan: &OpenPlan, state: &State) -> Result<()> {
-    if !plan.is_marked(BEGUN)? || plan.is_marked(DONE)? {
-        return Ok(());
-    }
-    let sides = [Holds::From, Holds::To].map(|side| plan.item_of(state, side));
-    let [from, to] = sides;
-    let paths = match (from?, to?) {
-        (Some(from), Some(to)) => vec![from, to],
-        (None, None) => state.moved().take(1).cloned().collect(),
-        _ => Vec::new(),
-    };
-    match paths.is_empty() {
-        true => Ok(()),
-        false => Err(StrategyError::Untold { paths }),
-    }
 }
 
 /// Carries a commit out, or finds that it was.
@@ -291,12 +271,11 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
     let original = open(plan)?;
     let _versions = Attached::new(&original, plan, Direction::Forward)?;
     in_transaction(plan, &original, Direction::Forward, || {
-        let state = state(plan, &original, Direction::Forward)?;
-        check_told(plan, &state)?;
-        if plan.is_marked(BEGUN)? && state.any(Holds::To) {
-            // It was carried out before; what others did since is theirs.
+        if plan.is_marked(BEGUN)? && happened(plan, &original, Direction::Forward)? {
+            // What others did since is theirs.
             return Ok(());
         }
+        let state = state(plan, &original, Direction::Forward)?;
         if let Some(other) = state.moved().next() {
             return Err(moved(other));
         }
@@ -304,7 +283,10 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
             return Err(moved(&other));
         }
         make_checked(plan, &original, &state, Direction::Forward)?;
-        plan.mark(BEGUN, &counts(plan, &original, &state, Direction::Forward)?)
+        plan.mark(
+            BEGUN,
+            &mark_text(plan, &original, &state, Direction::Forward)?,
+        )
     })
 }
 
@@ -316,7 +298,7 @@ pub(super) fn remake(plan: &OpenPlan, original: &Database) -> Result<Vec<u8>> {
         return Err(moved(other));
     }
     make(plan, original, &state, Direction::Forward)?;
-    counts(plan, original, &state, Direction::Forward)
+    mark_text(plan, original, &state, Direction::Forward)
 }
 
 /// Stages tables that are brought over as a whole in a new database.
@@ -357,17 +339,23 @@ impl OpenPlan {
             return Ok(Some(item(self.table(&swap)?, &swap)));
         }
         let whole = place(&state.whole).map(|number| table_item(&self.plan.whole[number].name));
-        let object = || {
-            let swap = &self.plan.objects[place(&state.objects)?];
-            let one = swap.after.as_ref().or(swap.before.as_ref());
-            one.map(Object::item)
-        };
+        let object = || Some(self.plan.objects[place(&state.objects)?].item());
         let setting = || {
             Some(setting_item(
                 &self.plan.settings[place(&state.settings)?].name,
             ))
         };
         Ok(whole.or_else(object).or_else(setting))
+    }
+}
+
+/// Whether a commit was carried out, and not taken back yet.
+fn is_there(plan: &OpenPlan, original: &Database) -> Result<bool> {
+    match () {
+        () if !plan.is_marked(BEGUN)? || plan.is_marked(UNDONE)? => Ok(false),
+        // It was found to be carried out before that mark was made.
+        () if plan.is_marked(UNDOING)? => Ok(!happened(plan, original, Direction::Back)?),
+        () => Ok(plan.is_marked(DONE)? || happened(plan, original, Direction::Forward)?),
     }
 }
 
@@ -380,17 +368,20 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
     let original = open(plan)?;
     let _versions = Attached::new(&original, plan, Direction::Back)?;
     in_transaction(plan, &original, Direction::Back, || {
+        let is_there = is_there(plan, &original)?;
         let state = state(plan, &original, Direction::Back)?;
-        check_told(plan, &state)?;
         let there = Location::from(plan.original.as_path());
         let kept = state.moved().map(|item| (item.clone(), there.clone()));
         report.kept = kept.collect();
         // What others made of it since it was undone is theirs.
-        if plan.is_marked(UNDONE)? || !state.any(Holds::From) {
+        if !is_there || !state.any(Holds::From) {
             return Ok(());
         }
         report.paths = make_checked(plan, &original, &state, Direction::Back)?;
-        plan.mark(UNDOING, &counts(plan, &original, &state, Direction::Back)?)
+        plan.mark(
+            UNDOING,
+            &mark_text(plan, &original, &state, Direction::Back)?,
+        )
     })?;
     Ok(report)
 }
@@ -401,6 +392,9 @@ pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
     let original = open(plan)?;
     let _versions = Attached::new(&original, plan, Direction::Back)?;
     original.trial(|| {
+        if !is_there(plan, &original)? {
+            return Ok(Vec::new());
+        }
         let state = state(plan, &original, Direction::Back)?;
         let reshaped = "the original's table has other columns than when the commit was made";
         let changed = "it was changed in the original since the commit";
@@ -409,7 +403,7 @@ pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
         let moved: Vec<Conflict> = moved
             .map(|(item, what)| Conflict::of(item.clone(), what))
             .collect();
-        if !moved.is_empty() || !plan.is_marked(BEGUN)? || !state.any(Holds::From) {
+        if !moved.is_empty() || !state.any(Holds::From) {
             return Ok(moved);
         }
         match make_checked(plan, &original, &state, Direction::Back) {

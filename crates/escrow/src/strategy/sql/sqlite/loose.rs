@@ -1,18 +1,15 @@
 //! Rows without a key, which have nothing but their content: where they are, and how many there are.
 //!
-//! `VACUUM` gives rows new numbers, and a number that is free goes to the next row of anybody. So an undo looks for such rows by what they
-//! hold, and a transaction that was interrupted at its end is told by how many there are: its mark says how many there were before and
-//! would be after it.
+//! `VACUUM` gives rows new numbers, and a number that is free goes to the next row of anybody. So such rows are looked for by what they
+//! hold.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use serde::{Deserialize, Serialize};
-
-use super::apply::{Direction, Holds, State, each_row, holds};
+use super::apply::{Holds, State};
 use super::connect::Database;
 use super::diff::each;
-use super::plan::{BEGUN, DONE, OpenPlan, UNDOING, UNDONE};
+use super::plan::OpenPlan;
 use super::schema::Table;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::Row;
@@ -53,20 +50,25 @@ impl Loose {
         None
     }
 
-    fn count(&self, content: &[u8; 32]) -> i64 {
+    pub(super) fn count(&self, content: &[u8; 32]) -> i64 {
         self.0.get(content).map_or(0, |same| same.len() as i64)
     }
 }
 
 /// The loose rows of the tables of a plan, each read once.
-struct AllLoose<'a> {
+pub(super) struct AllLoose<'a> {
     plan: &'a OpenPlan,
     of: &'a Database,
     read: HashMap<u32, Loose>,
 }
 
-impl AllLoose<'_> {
-    fn table(&mut self, number: u32) -> Result<&mut Loose> {
+impl<'a> AllLoose<'a> {
+    pub(super) fn new(plan: &'a OpenPlan, of: &'a Database) -> Self {
+        let read = HashMap::new();
+        Self { plan, of, read }
+    }
+
+    pub(super) fn table(&mut self, number: u32) -> Result<&mut Loose> {
         Ok(match self.read.entry(number) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
@@ -78,7 +80,7 @@ impl AllLoose<'_> {
     }
 }
 
-fn damaged(what: &str) -> StrategyError {
+pub(super) fn damaged(what: &str) -> StrategyError {
     StrategyError::Damaged {
         what: what.to_owned(),
     }
@@ -119,8 +121,7 @@ impl Strays {
 
     /// Looks for equal ones.
     pub(super) fn find(self, plan: &OpenPlan, of: &Database, state: &mut State) -> Result<()> {
-        let read = HashMap::new();
-        let mut all = AllLoose { plan, of, read };
+        let mut all = AllLoose::new(plan, of);
         for (number, table, row) in self.sought {
             let free = |rowid| !self.there.contains(&(table, rowid));
             if let Some(rowid) = all.table(table)?.take(&row, free) {
@@ -129,92 +130,5 @@ impl Strays {
             }
         }
         Ok(())
-    }
-}
-
-/// How many rows of one content a table has, before a transaction and after it.
-#[derive(Serialize, Deserialize)]
-struct Count {
-    table: u32,
-    content: [u8; 32],
-    before: i64,
-    after: i64,
-}
-
-/// What the mark of a transaction says: how many loose rows there were, and are now that they are written.
-pub(super) fn counts(
-    plan: &OpenPlan,
-    of: &Database,
-    state: &State,
-    direction: Direction,
-) -> Result<Vec<u8>> {
-    let mut more: HashMap<(u32, [u8; 32]), i64> = HashMap::new();
-    each_row(plan, of, &state.reshaped, |number, swap, table, _| {
-        if state.rows.get(number) == Some(&Holds::From) && is_loose(table, swap) {
-            let (from, to) = direction.of(&swap.before, &swap.after);
-            for (row, one) in [(from, -1), (to, 1)] {
-                if let Some(row) = row {
-                    *more.entry((swap.table, digest(row))).or_default() += one;
-                }
-            }
-        }
-        Ok(())
-    })?;
-    if more.is_empty() {
-        return Ok(Vec::new());
-    }
-    let read = HashMap::new();
-    let mut all = AllLoose { plan, of, read };
-    let mut found = Vec::new();
-    for ((table, content), more) in more {
-        let after = all.table(table)?.count(&content);
-        found.push(Count {
-            table,
-            content,
-            before: after - more,
-            after,
-        });
-    }
-    serde_json::to_vec(&found).map_err(|error| damaged(&error.to_string()))
-}
-
-/// What an interrupted transaction did to loose rows.
-pub(super) struct Told(HashMap<(u32, [u8; 32]), Holds>);
-
-impl Told {
-    /// None where nothing was interrupted.
-    pub(super) fn read(
-        plan: &OpenPlan,
-        of: &Database,
-        direction: Direction,
-    ) -> Result<Option<Self>> {
-        let (mark, back) = match direction {
-            _ if !plan.is_marked(DONE)? => (BEGUN, direction == Direction::Back),
-            Direction::Back if !plan.is_marked(UNDONE)? => (UNDOING, false),
-            _ => return Ok(None),
-        };
-        let text = plan.mark_text(mark)?.unwrap_or_default();
-        if text.is_empty() {
-            return Ok(None);
-        }
-        let counts: Vec<Count> =
-            serde_json::from_slice(&text).map_err(|error| damaged(&error.to_string()))?;
-        let read = HashMap::new();
-        let (mut all, mut found) = (AllLoose { plan, of, read }, HashMap::new());
-        for one in counts {
-            let now = all.table(one.table)?.count(&one.content);
-            let (from, to) = match back {
-                true => (one.after, one.before),
-                false => (one.before, one.after),
-            };
-            found.insert((one.table, one.content), holds(&now, &from, &to));
-        }
-        Ok(Some(Self(found)))
-    }
-
-    /// Of a row of the plan.
-    pub(super) fn holds(&self, swap: &RowSwap) -> Option<Holds> {
-        let row = swap.before.as_ref().or(swap.after.as_ref())?;
-        self.0.get(&(swap.table, digest(row))).copied()
     }
 }

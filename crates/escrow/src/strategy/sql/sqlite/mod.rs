@@ -18,6 +18,7 @@ mod constraints;
 mod content;
 mod diff;
 mod held;
+mod interrupted;
 mod loose;
 mod merge;
 mod pages;

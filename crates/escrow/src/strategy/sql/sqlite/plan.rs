@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{Object, Table};
 use crate::fs::{Dir, atomic_file};
+use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::strategy::Intent;
 use crate::strategy::error::{Result, StrategyError};
@@ -63,6 +64,13 @@ impl WholeTable {
 pub(super) struct ObjectSwap {
     pub(super) before: Option<Object>,
     pub(super) after: Option<Object>,
+}
+
+impl ObjectSwap {
+    pub(super) fn item(&self) -> ResourcePath {
+        let one = self.after.as_ref().or(self.before.as_ref());
+        one.expect("one of the versions is there").item()
+    }
 }
 
 /// A setting in the header of the file.
