@@ -181,7 +181,12 @@ pub(super) fn ask<A: DeserializeOwned>(
     line.push(b'\n');
     stream.write_all(&line).map_err(|_| NoAnswer::Gone)?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).map_err(broken)?;
+    let read = stream.read_to_end(&mut answer);
+    read.map_err(|error| match error.kind() {
+        // It died before it read what was asked.
+        std::io::ErrorKind::ConnectionReset => NoAnswer::Gone,
+        _ => broken(error),
+    })?;
     match answer.is_empty() {
         true => Err(NoAnswer::Gone),
         false => {
