@@ -297,6 +297,55 @@ fn a_name_that_something_else_has_in_the_original_is_named_before_the_commit() {
     }
 }
 
+// rule C13, C15, Q2
+#[test]
+fn a_name_that_something_else_has_by_now_was_an_error_of_an_undo_and_no_conflict() {
+    let base = format!(
+        "{TABLE} CREATE TABLE B (x); CREATE INDEX i ON t (x); CREATE VIEW v AS SELECT x FROM t"
+    );
+    for (inside, since, item) in [
+        ("DROP TABLE B", "CREATE TABLE b (y)", "B"),
+        ("DROP INDEX i", "CREATE TABLE i (y)", "t/index:i"),
+        ("DROP VIEW v", "CREATE INDEX v ON t (x)", "v"),
+    ] {
+        let (_world, cli, at) = planned(&base);
+        sql(&inner(&cli), inside);
+        cli.ok("commit try");
+        sql(&at, since);
+        let before = dump(&at);
+        let refused = cli.run("undo try --json");
+        assert_eq!(refused.status, 4, "{inside}: {}", talk(&refused));
+        let document: Value = serde_json::from_slice(&refused.stdout).expect("one document");
+        assert_eq!(document["conflicts"][0]["path"], item, "{document}");
+        assert_eq!(dump(&at), before, "{inside}");
+    }
+}
+
+/// `VACUUM` gives rows other numbers, and changes nothing.
+// rule C13, Q2
+#[test]
+fn a_vacuum_of_the_original_was_a_change_of_tables_that_are_brought_over_as_a_whole() {
+    for columns in ["a, b", "a TEXT PRIMARY KEY, b"] {
+        let (_world, cli, at) = planned(&format!(
+            "CREATE TABLE t ({columns}); INSERT INTO t VALUES ('x', 1), ('y', 2), ('z', 3); DELETE FROM t WHERE a = 'x'"
+        ));
+        sql(
+            &inner(&cli),
+            "ALTER TABLE t ADD COLUMN c DEFAULT 5; DELETE FROM t WHERE a = 'y'",
+        );
+        sql(&at, "VACUUM");
+        cli.ok("commit try");
+        assert_eq!(sql(&at, "SELECT * FROM t"), "z|3|5", "{columns}");
+        sql(&at, "VACUUM");
+        cli.ok("undo try");
+        assert_eq!(
+            sql(&at, "SELECT * FROM t ORDER BY a"),
+            "y|2\nz|3",
+            "{columns}"
+        );
+    }
+}
+
 // rule C6, C15
 #[test]
 fn what_is_released_does_not_wait_for_a_table_that_the_original_altered() {

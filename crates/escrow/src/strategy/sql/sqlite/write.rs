@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use rusqlite::ffi::Error as Failure;
 use rusqlite::{ErrorCode, params_from_iter};
 
 use super::apply::{Direction, Holds, State, each_row, find, item};
@@ -35,12 +36,26 @@ fn refused(
     }
 }
 
-/// Runs the SQL of an object.
+/// Runs the SQL of an object, which SQLite took before: where it does not now, the original has something else of its name, or no longer
+/// what it belongs to.
 fn create(original: &Database, object: &Object) -> Result<()> {
-    let done = original.sql.execute(&object.sql, []);
     let what = format!("create {}", object.name);
-    done.map(drop)
-        .map_err(refused(original, object.item(), &what))
+    let refused = |error: rusqlite::Error| match error {
+        rusqlite::Error::SqlInputError { msg: what, .. }
+        | rusqlite::Error::SqliteFailure(
+            Failure {
+                code: ErrorCode::Unknown,
+                ..
+            },
+            Some(what),
+        ) => StrategyError::Contradicted {
+            path: object.item(),
+            what,
+        },
+        error => refused(original, object.item(), &what)(error),
+    };
+    let done = original.sql.execute(&object.sql, []);
+    done.map(drop).map_err(refused)
 }
 
 /// Makes the other version of everything that holds the one that is looked for. Everything goes before anything comes: a name may pass
