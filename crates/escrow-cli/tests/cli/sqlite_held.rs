@@ -7,7 +7,7 @@ use escrow::strategy::{
     CreateRequest, OnConflict, PrepareRequest, PreviewOptions, Registry, Session, Target,
 };
 
-use crate::sqlite::{ORDERS, dump, sql, talk, unplanned};
+use crate::sqlite::{ORDERS, dump, sorted, sql, talk, unplanned};
 use crate::*;
 
 const PLAN: &str = "plan create try --resource data/app.db --strategy transaction_rollback";
@@ -288,4 +288,85 @@ fn a_holder_that_is_killed_in_its_commit_leaves_all_or_nothing_and_the_commit_ca
         strategy.cleanup(&sandbox, &target, None).expect("it ends");
     }
     assert_eq!(names(world.at("data")), ["app.db"]);
+}
+
+/// What refers to nothing since long is no matter; what does so since now is what SQLite refuses.
+// rule C1, Q1, Q7
+#[test]
+fn references_of_a_held_transaction_were_compared_by_the_numbers_of_rows() {
+    const PARENT: &str = "CREATE TABLE p (id INTEGER PRIMARY KEY, u)";
+    const LATE: &str = "REFERENCES p (id) DEFERRABLE INITIALLY DEFERRED";
+    for (child, inside, is_new) in [
+        (
+            format!(
+                "CREATE TABLE c (id INT PRIMARY KEY, p {LATE}) WITHOUT ROWID; INSERT INTO c VALUES (1, 77)"
+            ),
+            "INSERT INTO c VALUES (2, 88)",
+            true,
+        ),
+        (
+            format!(
+                "CREATE TABLE c (id INT PRIMARY KEY, p {LATE}) WITHOUT ROWID; INSERT INTO c VALUES (1, 77)"
+            ),
+            "UPDATE p SET u = 2",
+            false,
+        ),
+        (
+            format!(
+                "CREATE TABLE c (id INTEGER PRIMARY KEY, p {LATE}, q {LATE}); INSERT INTO c VALUES (1, 77, NULL)"
+            ),
+            "UPDATE c SET q = 88",
+            true,
+        ),
+        (
+            "CREATE TABLE c (id INTEGER PRIMARY KEY, q REFERENCES p (u)); CREATE TABLE o (x)"
+                .to_owned(),
+            "INSERT INTO o VALUES (1)",
+            false,
+        ),
+        (
+            format!(
+                "CREATE TABLE c (id INTEGER PRIMARY KEY, p {LATE}); INSERT INTO c VALUES (1, 77)"
+            ),
+            "ALTER TABLE c RENAME TO d",
+            false,
+        ),
+        (
+            format!(
+                "CREATE TABLE c (id INTEGER PRIMARY KEY, p {LATE}); INSERT INTO c VALUES (1, 77)"
+            ),
+            "ALTER TABLE p RENAME TO d",
+            false,
+        ),
+        (
+            format!(
+                "CREATE TABLE c (id INTEGER PRIMARY KEY, p {LATE}); INSERT INTO c VALUES (1, 77)"
+            ),
+            "DELETE FROM c; INSERT INTO c VALUES (2, 88); ALTER TABLE c RENAME TO d",
+            true,
+        ),
+        (
+            format!(
+                "CREATE TABLE c (id INTEGER PRIMARY KEY, p {LATE}); INSERT INTO c VALUES (1, 77)"
+            ),
+            "ALTER TABLE c ADD COLUMN q REFERENCES p (id)",
+            false,
+        ),
+    ] {
+        let (_world, cli, at) =
+            unplanned(&format!("{PARENT}; {child}; INSERT INTO p VALUES (1, 1)"));
+        cli.ok(PLAN);
+        for statement in inside.split("; ") {
+            do_sql(&cli, statement);
+        }
+        let before = dump(&at);
+        let done = cli.run("commit try");
+        assert_eq!(done.status, i32::from(is_new), "{inside}: {}", talk(&done));
+        assert_eq!(dump(&at) == before, is_new, "{inside}");
+        assert_eq!(talk(&done).contains("refers to no row of p"), is_new);
+        if !is_new {
+            cli.ok("undo try");
+            assert_eq!(sorted(&dump(&at)), sorted(&before), "{inside}");
+        }
+    }
 }

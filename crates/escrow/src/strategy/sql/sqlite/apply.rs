@@ -547,9 +547,9 @@ fn broken(
     let references = Reference::all(original, &schema, |_| true)?;
     let scanned = |one: &&Reference| is_touched(plan, one) && is_scanned(plan, one);
     for one in references.iter().filter(scanned) {
-        let found = one.broken(original, &schema)?;
-        let named = |(mark, item)| (mark, (item, one.parent.clone()));
-        all.extend(found.into_iter().map(named));
+        for (mark, item) in one.broken(original, &schema)? {
+            all.entry(mark).or_insert((item, one.parent.clone()));
+        }
     }
     Ok(all)
 }

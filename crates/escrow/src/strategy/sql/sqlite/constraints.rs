@@ -85,7 +85,7 @@ pub(super) fn check(
             // An undo makes these again.
             true => {
                 let before = reference.broken(original.0, original.1)?;
-                leading.marks.extend(before.into_keys());
+                leading.marks.extend(before.into_iter().map(|one| one.0));
             }
             false => leading.check(&reference)?,
         }
@@ -216,7 +216,7 @@ impl Leading<'_> {
         if whole || !reference.alike {
             for (of, schema) in [work, original] {
                 let known = reference.broken(of, schema)?;
-                self.marks.extend(known.into_keys());
+                self.marks.extend(known.into_iter().map(|one| one.0));
             }
         }
         let side = match plan.is_whole(&reference.child) {

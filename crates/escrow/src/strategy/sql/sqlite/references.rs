@@ -88,12 +88,19 @@ fn has_all(all: &[String], wanted: &[String]) -> bool {
     wanted.iter().all(has)
 }
 
+/// What a row of a table is known by: its key, or its number where it has none.
+fn known_by(table: &Table, rowid: Option<i64>, row: &Row) -> Vec<Value> {
+    let key = table.key(rowid, row);
+    key.unwrap_or_else(|| rowid.map(Value::Integer).into_iter().collect())
+}
+
 /// The item of a row that a table holds.
 pub(super) fn item(table: &Table, rowid: Option<i64>, row: &Row) -> ResourcePath {
-    let key = table.key(rowid, row);
-    let key = key.unwrap_or_else(|| rowid.map(Value::Integer).into_iter().collect());
-    row_item(&table.name, &RowKey::Values(key))
+    row_item(&table.name, &RowKey::Values(known_by(table, rowid, row)))
 }
+
+/// What a row that leads nowhere refers to, and what it is known by.
+type BrokenRow = (Vec<Value>, Vec<Value>);
 
 fn places(table: &Table, names: &[String]) -> Option<Vec<usize>> {
     let place = |name: &String| {
@@ -245,14 +252,24 @@ impl Reference {
             .to_string()
     }
 
-    /// The rows of a version that refer to nothing, by their marks: one of each. Every row of the child is looked at, as SQLite does it: with
-    /// the type and the collation of the parent.
+    /// The rows of a version that refer to nothing, with their marks.
     pub(super) fn broken(
         &self,
         of: &Database,
         schema: &Schema,
-    ) -> Result<HashMap<String, ResourcePath>> {
-        let mut found = HashMap::new();
+    ) -> Result<Vec<(String, ResourcePath)>> {
+        let rows = self.broken_rows(of, schema)?.into_iter();
+        let named = |(values, key): BrokenRow| {
+            let item = row_item(&self.child, &RowKey::Values(key));
+            (self.mark(&values), item)
+        };
+        Ok(rows.map(named).collect())
+    }
+
+    /// The same rows, with what they refer to. Every row of the child is looked at, as SQLite does it: with the type and the collation of
+    /// the parent.
+    fn broken_rows(&self, of: &Database, schema: &Schema) -> Result<Vec<BrokenRow>> {
+        let mut found = Vec::new();
         let Some(child) = schema.tables.get(&self.child) else {
             return Ok(found);
         };
@@ -283,10 +300,8 @@ impl Reference {
             let behind = |number: usize| next.get_ref(child.columns.len() + 1 + number);
             let values = (0..self.from.len()).map(|number| behind(number).map(value));
             let values: rusqlite::Result<Vec<Value>> = values.collect();
-            let mark = self.mark(&values.map_err(of.failed(what))?);
-            found
-                .entry(mark)
-                .or_insert_with(|| item(child, rowid, &row));
+            let values = values.map_err(of.failed(what))?;
+            found.push((values, known_by(child, rowid, &row)));
         }
         Ok(found)
     }
@@ -334,6 +349,35 @@ impl Reference {
         })?;
         Ok(all.into_iter().map(|((to, _), row)| (to, row)).collect())
     }
+}
+
+/// The child and the parent of a row that refers to nothing in a version, and did not in the one before it.
+pub(super) fn newly_broken(
+    (base, before): (&Database, &Schema),
+    (work, after): (&Database, &Schema),
+) -> Result<Option<(String, String)>> {
+    // A reference is known by its mark without values.
+    let mut was: HashMap<String, HashSet<BrokenRow>> = HashMap::new();
+    for one in Reference::all(base, before, |_| true)? {
+        let rows = one.broken_rows(base, before)?;
+        was.entry(one.mark(&[])).or_default().extend(rows);
+    }
+    let all = Reference::all(work, after, |_| true)?;
+    let there: HashSet<String> = all.iter().map(|one| one.mark(&[])).collect();
+    // A table or column that got another name has the rows that it had.
+    let renamed = was.iter().filter(|(one, _)| !there.contains(*one));
+    let renamed: HashSet<&BrokenRow> = renamed.flat_map(|(_, rows)| rows).collect();
+    for one in &all {
+        let known = was.get(&one.mark(&[]));
+        let is_old = |row: &BrokenRow| match known {
+            Some(rows) => rows.contains(row),
+            None => renamed.contains(row),
+        };
+        if !one.broken_rows(work, after)?.iter().all(is_old) {
+            return Ok(Some((one.child.clone(), one.parent.clone())));
+        }
+    }
+    Ok(None)
 }
 
 impl End<'_> {

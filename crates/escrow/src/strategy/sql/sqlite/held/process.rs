@@ -3,7 +3,7 @@
 //! Nothing of it reaches the file before it is committed, however much it is: others read the rows as they were, and none of them
 //! can write. When the process dies SQLite takes everything back.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use crate::strategy::sql::sqlite::connect::{Database, Use};
 use crate::strategy::sql::sqlite::diff::Difference;
 use crate::strategy::sql::sqlite::merge::{Merged, Versions, merge};
 use crate::strategy::sql::sqlite::plan::{self, BEGUN, DONE, OpenPlan};
+use crate::strategy::sql::sqlite::references::newly_broken;
 use crate::strategy::sql::sqlite::schema::Schema;
 use crate::strategy::sql::sqlite::{apply, content, wording};
 use crate::strategy::{Intent, Preview, QueryResult, RollbackReport, unsupported};
@@ -268,13 +269,13 @@ impl Held {
 
     fn prepare(&self, area: &crate::model::text::Location) -> Result<Answer> {
         let (found, merged) = self.compared(|base, merged| {
+            let schemas = (Schema::read(base)?, Schema::read(&self.database)?);
             // SQLite checks what is deferred when the transaction ends.
-            let (was, is) = (dangling(base)?, dangling(&self.database)?);
-            if let Some((table, _, parent)) = is.difference(&was).next() {
+            let (was, is) = ((base, &schemas.0), (&self.database, &schemas.1));
+            if let Some((table, parent)) = newly_broken(was, is)? {
                 let said = format!("a row of {table} refers to no row of {parent}");
                 return Err(self.refused("commit", said));
             }
-            let schemas = (Schema::read(base)?, Schema::read(&self.database)?);
             wording::check(NAME, &merged.plan, (&schemas.0, &schemas.1))?;
             let whole = &merged.plan.whole;
             let new = whole.iter().filter_map(|swap| swap.after.as_ref());
@@ -461,14 +462,4 @@ fn is_permitted(action: &AuthAction<'_>) -> bool {
             .any(|one| one.eq_ignore_ascii_case(pragma_name)),
         _ => true,
     }
-}
-
-/// Rows that refer to nothing: the table, the number of the row, and the table that it refers to.
-fn dangling(of: &Database) -> Result<BTreeSet<(String, Option<i64>, String)>> {
-    let read = || -> rusqlite::Result<BTreeSet<_>> {
-        let mut all = of.sql.prepare("PRAGMA main.foreign_key_check")?;
-        let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        rows.collect()
-    };
-    read().map_err(of.failed("check the references"))
 }
