@@ -73,6 +73,7 @@ mod sqlite_attacks;
 mod sqlite_bad;
 mod sqlite_clients;
 mod sqlite_definitions;
+mod sqlite_full_text;
 mod sqlite_held;
 mod sqlite_references;
 mod sqlite_shown;

@@ -370,8 +370,13 @@ fn a_full_text_table_without_its_source_keeps_nothing_from_being_released() {
     cli.ok("undo try");
     assert_eq!(sql(&at, "SELECT count(*) FROM o"), "0");
     // The source has no longer what it needs.
-    let (_world, cli, at) = planned(&format!("{text} INSERT INTO d VALUES (1, 'hello')"));
+    let (_world, cli, at) = planned(&format!(
+        "{text} INSERT INTO d VALUES (1, 'hello'); INSERT INTO f(f) VALUES ('rebuild')"
+    ));
     sql(&inner(&cli), "ALTER TABLE d RENAME COLUMN t TO u");
+    let shown = json(&cli, "commit try --dry-run");
+    let notes = &shown["resources"][0]["notes"];
+    assert_eq!(notes[0]["path"], "f", "{shown}");
     cli.ok("commit try");
     assert_eq!(sql(&at, "SELECT u FROM d"), "hello");
     cli.ok("undo try");

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::connect::{Database, Use};
 use super::diff::{Lookup, each, table_digest};
+use super::full_text::Index;
 use super::interrupted::{happened, mark_text};
 use super::loose::{Strays, is_loose};
 use super::merge::values;
@@ -391,7 +392,7 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
 pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
     let original = open(plan)?;
     let _versions = Attached::new(&original, plan, Direction::Back)?;
-    original.trial(|| {
+    original.trial(true, || {
         if !is_there(plan, &original)? {
             return Ok(Vec::new());
         }
@@ -462,6 +463,7 @@ fn make_checked(
     state: &State,
     direction: Direction,
 ) -> Result<PathSample> {
+    check_full_text(plan, original)?;
     let before = broken(plan, original)?;
     let done = make(plan, original, state, direction)?;
     let is_new = |mark: &String| !before.contains_key(mark) && !plan.plan.dangling.contains(mark);
@@ -520,6 +522,20 @@ fn make_checked(
         }
     }
     Ok(done)
+}
+
+/// Refuses to rebuild a full-text table that would find other rows then. One that goes or comes is another one.
+fn check_full_text(plan: &OpenPlan, original: &Database) -> Result<()> {
+    let schema = Schema::read(original)?;
+    for one in plan.full_text(original, &schema)? {
+        if !plan.plan.is_whole(&one.name) && one.index(original)? == Index::Other {
+            return Err(StrategyError::Contradicted {
+                path: table_item(&one.name),
+                what: one.refusal("the original"),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Whether a commit changes rows at an end of a reference, or brings a whole table over there.

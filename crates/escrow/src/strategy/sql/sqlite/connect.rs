@@ -147,9 +147,14 @@ impl Database {
         }
     }
 
-    /// Tries something out, under the lock that a commit of it would need, and gives it up.
-    pub(super) fn trial<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.run("begin a transaction", "BEGIN EXCLUSIVE")?;
+    /// Tries something out, under the lock of a writer, and gives it up. `alone` takes the lock that a commit of it would need: there is no
+    /// reader either.
+    pub(super) fn trial<T>(&self, alone: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begin = match alone {
+            true => "BEGIN EXCLUSIVE",
+            false => "BEGIN IMMEDIATE",
+        };
+        self.run("begin a transaction", begin)?;
         let done = work();
         // Some errors end the transaction by themselves.
         if !self.sql.is_autocommit() {

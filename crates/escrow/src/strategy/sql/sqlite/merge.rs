@@ -16,7 +16,7 @@ use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::sql::record::RowSwap;
 use crate::strategy::sql::{Row, RowKey, Value, row_item, setting_item, table_item};
-use crate::strategy::unsupported;
+use crate::strategy::{PreviewNote, unsupported};
 
 /// The versions that are merged.
 pub(super) struct Versions<'a> {
@@ -35,6 +35,8 @@ pub(super) struct Merged {
     pub(super) conflicts: Vec<Conflict>,
     /// What the original would refuse, or what would be left without what it refers to: the sandbox's version is no way out.
     pub(super) broken: Vec<Conflict>,
+    /// What cannot be used afterwards.
+    pub(super) notes: Vec<PreviewNote>,
 }
 
 /// Merges a difference into the original. Items that `left_out` names stay as they are there. Where both sides changed

@@ -17,6 +17,7 @@ mod connect;
 mod constraints;
 mod content;
 mod diff;
+mod full_text;
 mod held;
 mod interrupted;
 mod loose;

@@ -17,7 +17,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::schema::{Object, Table};
+use super::connect::Database;
+use super::full_text::{FullText, Written};
+use super::schema::{Object, Schema, Table};
 use crate::fs::{Dir, atomic_file};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
@@ -162,6 +164,20 @@ impl OpenPlan {
     /// The rows, one after the other.
     pub(super) fn rows(&self) -> Result<impl Iterator<Item = Result<RowSwap>> + '_> {
         read_rows(&self.area)
+    }
+
+    /// The full-text tables of a version that have to be rebuilt.
+    pub(super) fn full_text<'s>(
+        &self,
+        of: &Database,
+        schema: &'s Schema,
+    ) -> Result<Vec<&'s FullText>> {
+        if schema.full_text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self.rows()?.map(|swap| swap.map(|swap| swap.table));
+        let written = Written::new(&self.plan, rows.collect::<Result<_>>()?);
+        Ok(written.full_text(of, schema))
     }
 
     /// The table of a row.

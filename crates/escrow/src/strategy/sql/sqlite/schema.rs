@@ -6,6 +6,7 @@ use rusqlite::types::ValueRef;
 use serde::{Deserialize, Serialize};
 
 use super::connect::Database;
+use super::full_text::FullText;
 use crate::model::ResourcePath;
 use crate::strategy::error::{Result, StrategyError};
 pub(super) use crate::strategy::sql::identifier as quoted;
@@ -80,9 +81,8 @@ impl Object {
 pub(super) struct Schema {
     pub(super) objects: BTreeMap<(String, String), Object>,
     pub(super) tables: BTreeMap<String, Table>,
-    /// Full-text tables whose rows lie in another table, with the name of that as their SQL gives it, without white space: they are
-    /// rebuilt after a merge that concerns it.
-    pub(super) rebuilt: Vec<(String, String)>,
+    /// Full-text tables whose rows lie elsewhere: they are rebuilt after a merge that concerns these.
+    pub(super) full_text: Vec<FullText>,
 }
 
 impl Table {
@@ -290,8 +290,8 @@ impl Schema {
         kind: &str,
         without_rowid: bool,
     ) -> Result<()> {
-        if let Some(source) = rows_elsewhere(of, object)?.filter(|_| kind == "virtual") {
-            self.rebuilt.push((object.name.clone(), source));
+        if let Some(found) = FullText::read(of, object)?.filter(|_| kind == "virtual") {
+            self.full_text.push(found);
             return Ok(());
         }
         let table = read_table(of, &object.name, kind == "virtual", without_rowid)?;
@@ -331,53 +331,6 @@ impl Schema {
     /// The objects of a table or view, itself among them.
     pub(super) fn of_table<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Object> {
         self.objects.values().filter(move |one| one.table == name)
-    }
-}
-
-/// A name without white space, in small letters.
-fn squeezed(text: &str) -> String {
-    let text = text.to_ascii_lowercase();
-    text.chars().filter(|c| !c.is_whitespace()).collect()
-}
-
-/// From which table a full-text table takes its rows, if from another one. One that keeps none at all cannot be compared.
-fn rows_elsewhere(of: &Database, object: &Object) -> Result<Option<String>> {
-    let plain = squeezed(&object.sql);
-    let Some((_, source)) = plain.split_once("content=") else {
-        return Ok(None);
-    };
-    if !plain.contains("usingfts") {
-        return Ok(None);
-    }
-    let source = match source.chars().next() {
-        Some(quote @ ('\'' | '"' | '`')) => source[1..].split(quote).next(),
-        Some('[') => source[1..].split(']').next(),
-        _ => source.split([',', ')']).next(),
-    };
-    match source.unwrap_or_default() {
-        "" => Err(StrategyError::Unsupported {
-            strategy: "snapshot".to_owned(),
-            what: format!("work with the table '{}'", object.name),
-            why: format!(
-                "in '{}' it keeps an index of text, but not the text",
-                of.at()
-            ),
-        }),
-        source => Ok(Some(source.to_owned())),
-    }
-}
-
-impl Schema {
-    /// The full-text tables that have to be rebuilt where these were changed. Of one that takes its text from a view it is not known; one that
-    /// takes it from nothing that is there has nothing to be rebuilt from.
-    pub(super) fn to_rebuild(&self, changed: impl Fn(&str) -> bool) -> Vec<&String> {
-        let concerned = |(name, source): &&(String, String)| {
-            let mut owners = self.objects.values().filter(|one| one.owns());
-            let owner = owners.find(|one| squeezed(&one.name) == *source);
-            owner.is_some_and(|one| !one.is_table() || changed(&one.name) || changed(name))
-        };
-        let all = self.rebuilt.iter().filter(concerned);
-        all.map(|(name, _)| name).collect()
     }
 }
 

@@ -14,8 +14,8 @@ use super::merge::{Merged, Versions, merge, moved};
 use super::plan::TableSwap;
 use super::schema::{KEPT, Schema, full_text_settings, setting};
 use super::{
-    BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, content, copy_file, inside,
-    mode_of, plan,
+    BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, content, copy_file, full_text,
+    inside, mode_of, plan,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -127,7 +127,13 @@ impl SqliteSession {
     ) -> Result<Merged> {
         let all = || merge(&open.versions(), found, left_out);
         let original = || open.original.transaction(false, all);
-        open.work.transaction(false, original)
+        let mut merged = open.work.transaction(false, original)?;
+        if !Schema::read(&open.work)?.full_text.is_empty() {
+            // By a connection of its own: it takes the lock of a writer, under which nothing can be copied.
+            let work = self.work(Use::Merge)?;
+            work.trial(false, || full_text::check(&work, &mut merged))?;
+        }
+        Ok(merged)
     }
 
     /// What stays as it is in the original, though the sandbox has it otherwise.
@@ -356,8 +362,9 @@ impl Sandbox for SqliteSession {
         let found = open.work.transaction(false, compare)?;
         let merged = self.merge(&open, &found, &HashSet::new())?;
         let whole = whole(&merged);
-        let mut conflicts = merged.conflicts;
+        let (mut conflicts, mut notes) = (merged.conflicts, merged.notes);
         conflicts.extend(merged.broken);
+        notes.extend(self.notes(&open)?);
         if options.strict {
             let known: HashSet<ResourcePath> =
                 conflicts.iter().map(|one| one.path.clone()).collect();
@@ -370,7 +377,7 @@ impl Sandbox for SqliteSession {
         let preview = Preview {
             diff: DiffView::new(found.changes()).into(),
             conflicts,
-            notes: self.notes(&open)?,
+            notes,
             ..Preview::default()
         };
         let difference = found;

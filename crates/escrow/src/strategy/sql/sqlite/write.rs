@@ -122,16 +122,9 @@ pub(super) fn make(
         }
     }
     set_counters(original, &counted)?;
-    let has_rows = |name: &str| plan.plan.tables.iter().any(|one| one.name == name);
-    let changed = |name: &str| has_rows(name) || plan.plan.is_whole(name);
-    for name in Schema::read(original)?.to_rebuild(changed) {
-        let name = quoted(name);
-        let sql = format!("INSERT INTO {name}({name}) VALUES ('rebuild')");
-        match original.sql.execute(&sql, []) {
-            // Its source has no longer what it needs: it cannot be used, here as there, and stays as it is.
-            Err(error) if error.to_string().contains("no such") => {}
-            done => drop(done.map_err(original.failed("rebuild a full-text index"))?),
-        }
+    let schema = Schema::read(original)?;
+    for one in plan.full_text(original, &schema)? {
+        one.rebuild(original)?;
     }
     Ok(done)
 }

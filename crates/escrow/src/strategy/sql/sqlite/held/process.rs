@@ -26,7 +26,7 @@ use crate::strategy::sql::sqlite::merge::{Merged, Versions, merge};
 use crate::strategy::sql::sqlite::plan::{self, BEGUN, DONE, OpenPlan};
 use crate::strategy::sql::sqlite::references::newly_broken;
 use crate::strategy::sql::sqlite::schema::Schema;
-use crate::strategy::sql::sqlite::{apply, content, wording};
+use crate::strategy::sql::sqlite::{apply, content, full_text, wording};
 use crate::strategy::{Intent, Preview, QueryResult, RollbackReport, unsupported};
 
 /// The savepoint at which nothing was changed yet.
@@ -193,6 +193,7 @@ impl Held {
                 Ok(Answer::Preview(Box::new(Preview {
                     diff: DiffView::new(found.changes()).into(),
                     conflicts: [merged.conflicts, merged.broken].concat(),
+                    notes: merged.notes,
                     ..Preview::default()
                 })))
             }
@@ -261,7 +262,8 @@ impl Held {
         };
         base.transaction(false, || {
             let found = Difference::between(&base, work)?;
-            let merged = merge(&versions, &found, &HashSet::new())?;
+            let mut merged = merge(&versions, &found, &HashSet::new())?;
+            full_text::check(work, &mut merged)?;
             also(&base, &merged)?;
             Ok((found, merged))
         })
