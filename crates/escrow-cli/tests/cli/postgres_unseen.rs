@@ -328,6 +328,33 @@ fn rows_were_looked_for_under_the_names_of_now() {
     assert_eq!(shop.sql("SELECT v FROM pink.t ORDER BY id"), "red\nc");
 }
 
+/// A table that was renamed or moved is closed for the comparison as every other that was altered, and only that was not said of it.
+// rule C11
+#[test]
+fn a_renamed_table_was_shown_as_if_its_rows_were_compared() {
+    let shop = Shop::new(true);
+    shop.sql("CREATE SCHEMA side; CREATE TABLE moved (a int); CREATE TABLE anew (a int); INSERT INTO anew VALUES (1)");
+    shop.sql("CREATE VIEW seen AS SELECT 1 AS one");
+    let url = shop.plan("try");
+    inside(
+        &url,
+        "ALTER TABLE loose RENAME TO other; DELETE FROM other; ALTER TABLE moved SET SCHEMA side; ALTER TABLE anew RENAME TO emptied; TRUNCATE emptied; \
+         ALTER VIEW seen RENAME TO sight",
+    );
+    let shown = shop.cli.ok("diff try");
+    has(
+        &shown,
+        [
+            "table other: renamed; its rows are not compared",
+            "table side.moved: renamed; its rows are not compared",
+            "table emptied: renamed, and emptied or written anew; its rows are not compared",
+            "view sight: renamed\n",
+        ],
+    );
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}
+
 /// Whether a table can be read was asked of the transaction alone; what only the one side may read was unseen, or stopped every diff and commit.
 // rule C11, Q3
 #[test]

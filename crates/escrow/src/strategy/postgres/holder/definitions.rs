@@ -433,14 +433,17 @@ fn names(class: &str) -> Option<String> {
 /// What became of something.
 fn how(old: Option<&Object>, new: &Object) -> &'static str {
     let rows = matches!(new.kind.as_str(), "table" | "materialized view");
-    match old {
-        None => "created",
-        Some(old) if (&old.schema, &old.name) != (&new.schema, &new.name) => "renamed",
-        Some(old) if old.file != new.file && rows => {
-            "emptied or written anew; its rows are not compared"
-        }
-        Some(_) if rows => "altered; its rows are not compared",
-        Some(_) => "altered",
+    let Some(old) = old else {
+        return "created";
+    };
+    let renamed = (&old.schema, &old.name) != (&new.schema, &new.name);
+    match (renamed, rows, old.file != new.file) {
+        (false, false, _) => "altered",
+        (true, false, _) => "renamed",
+        (false, true, false) => "altered; its rows are not compared",
+        (true, true, false) => "renamed; its rows are not compared",
+        (false, true, true) => "emptied or written anew; its rows are not compared",
+        (true, true, true) => "renamed, and emptied or written anew; its rows are not compared",
     }
 }
 
