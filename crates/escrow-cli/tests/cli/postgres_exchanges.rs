@@ -1,7 +1,7 @@
 //! Message exchanges of clients with a holder, frame by frame beside those with a server. A savepoint is made and released together with
 //! a statement where no constraint is checked late, and by itself where one is: a client sees no difference.
 
-use crate::postgres::{Shop, TWO_CLIENTS, inside};
+use crate::postgres::{Shop, TWO_CLIENTS, inside, refused};
 use crate::*;
 
 /// Makes every check immediate, for ever.
@@ -240,6 +240,101 @@ assert shown(b) == [b"\0\x01\0\0\0\x011"], shown(b)
 assert shown(a) == [b"\0\x01\0\0\0\x013"], shown(a)
 "#;
     python(&[FRAMES, script].concat(), &[&url]);
+}
+
+/// Sends batches to a server and to a holder, one after the other: the answers are the same.
+#[track_caller]
+fn answered_alike(batches: &str) {
+    let shop = Shop::new(true);
+    shop.server
+        .sql("postgres", "CREATE DATABASE beside TEMPLATE shop");
+    let url = shop.plan("try");
+    inside(&url, "UPDATE items SET price = 3");
+    let compare = r#"
+direct, held = Raw(sys.argv[1]), Raw(sys.argv[2])
+for batch in batches:
+    wanted, found = direct.say(batch), held.say(batch)
+    assert wanted == found, (batch, wanted, found)
+"#;
+    python(
+        &[FRAMES, batches, compare].concat(),
+        &[&shop.server.url("postgres", "beside"), &url],
+    );
+    assert_eq!(inside(&url, "SELECT sum(price) FROM items"), "60");
+    shop.cli.ok("cleanup --yes try");
+    shop.assert_nothing_left();
+}
+
+/// A server reads the whole of a query before it does any of it. It was carried out part by part: what stood before the mistake was done, and
+/// stayed where a `COMMIT` did too. The place of the mistake was that in its part.
+// rule Q3
+#[test]
+fn a_query_that_cannot_be_read_was_carried_out_up_to_the_mistake() {
+    answered_alike(
+        r#"
+count = Q("SELECT count(*) FROM loose")
+batches = [
+    Q("BEGIN; INSERT INTO loose VALUES (9); COMMIT; SELEC 1"), count,
+    Q("BEGIN"), Q("INSERT INTO loose VALUES (9)"), Q("COMMIT; SELEC 1"), Q("SELECT 1; SELEC 1"), Q("SELECT 1; COMMIT; SELEC 1"), Q("ROLLBACK"), count,
+    Q("BEGIN"), Q("COMMIT; SELEC 1"), Q("SELECT 1; ROLLBACK"), Q("ROLLBACK; SELECT 1"), Q("ROLLBACK"),
+    Q("BEGIN"), Q("SAVEPOINT a; INSERT INTO loose VALUES (9)"), Q("SAVEPOINT b; SELEC"), Q("ROLLBACK TO b"), Q("ROLLBACK TO a; SELECT 1"), Q("COMMIT"), count,
+    Q("PREPARE x AS SELECT 1; SELEC 1"), Q("EXECUTE x"), Q("BEGIN; SELECT 'unterminated"), Q("BEGIN; SELECT 1;;; /* c */ COMMIT; COMMIT"),
+    Q("BEGIN; SELECT 'ü'; SELECT ö FROM items; COMMIT"), Q("ROLLBACK"), Q(";; SELECT 'ü'; SELECT $$ü$$, nothing FROM items"),
+    Q("COMMIT; SELECT U&'\\+11zzzz'; BEGIN"), Q("BEGIN; SELECT 'a\\''; COMMIT"), Q("SET standard_conforming_strings = off; SET escape_string_warning = off"),
+    Q("BEGIN; SELECT 'a\\''; COMMIT; SELECT '"), Q("BEGIN; SELECT E'a\\'b', 'a\\'b'; COMMIT"), Q("RESET standard_conforming_strings"),
+    Q("BEGIN; INSERT INTO nowhere VALUES (1); COMMIT"), Q("ROLLBACK"), Q("BEGIN; CREATE TABLE made (a int); INSERT INTO made VALUES (1); COMMIT; SELECT a + 0 FROM made"),
+    Q("BEGIN READ ONLY; DELETE FROM loose; COMMIT"), Q("ROLLBACK"), Q("BEGIN; DECLARE c CURSOR FOR SELECT 1; FETCH c; CLOSE c; COMMIT"), Q("SELECT 1; COMMIT AND CHAIN; SELECT 2"),
+    Q("SET client_encoding = 'LATIN1'"), Q(b"BEGIN; SELECT '\xfc'; SELEC '\xfc'"), Q(b"BEGIN; SELECT '\xfc'; SELECT \xfc; COMMIT"), Q("ROLLBACK"), count,
+]
+"#,
+    );
+}
+
+/// The server passes over a close after an error, so what was prepared in the same batch is there. It was forgotten: it could neither be used nor
+/// closed, nor could its name have another one.
+#[test]
+fn a_statement_that_was_to_be_closed_after_an_error_was_forgotten() {
+    answered_alike(
+        r#"
+one, fails, uses = P("SELECT 1", "s"), X("SELECT 1 / 0"), B("s") + E() + S
+batches = [
+    one + fails + C("s") + S, uses, one + S, C("s") + one + S, uses, C("s") + S,
+    fails + one + C("s") + S, uses, one + C("s") + P("SELECT 2", "s") + fails + C("s") + S, uses, C("s") + S,
+    one + fails + C("s") + P("SELECT 2", "s") + C("s") + S, uses, C("s") + P("SELECT 3", "s") + fails + C("s") + S, uses, C("s") + S,
+    P("BEGIN", "s") + fails + C("s") + S, uses, Q("ROLLBACK"), C("s") + S, uses,
+]
+"#,
+    );
+}
+
+/// Names that the holder gives, and what it does to say an error.
+#[test]
+fn errors_said_names_and_places_of_the_holder() {
+    answered_alike(
+        r#"
+batches = [
+    P("SELECT $1::int, $2::int", "two") + S, B("two") + S, P("SELECT $1::int") + B() + S, E() + S, E("p") + S, D() + S,
+    Q("BEGIN"), P("BEGIN") + B() + E() + E() + S, Q("ROLLBACK"), P("BEGIN", "b") + B("b", "p") + E("p") + E("p") + S, Q("ROLLBACK"), E("p") + S,
+    Q("SET CONSTRAINTS ALL DEFERRED"), Q("SET CONSTRAINTS ALL DEFERRED; SELECT 1"), Q("BEGIN; SET CONSTRAINTS ALL IMMEDIATE; COMMIT"),
+    Q("SET CONSTRAINTS nowhere DEFERRED"), Q("BEGIN"), Q("SET CONSTRAINTS ALL IMMEDIATE"), Q("COMMIT"), Q("SAVEPOINT s"),
+]
+"#,
+    );
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    for sql in ["SAVEPOINT s", "LISTEN n", "COMMIT AND CHAIN"] {
+        let said = refused(&url, sql);
+        assert!(
+            !said.contains("CONTEXT") && !said.contains("SCHEMA"),
+            "{said}"
+        );
+    }
+    let own = "DO $$ BEGIN RAISE 'own' USING SCHEMA = 'mine'; END $$";
+    has(
+        &refused(&url, own),
+        ["CONTEXT:  PL/pgSQL", "SCHEMA NAME:  mine"],
+    );
+    shop.cli.ok("cleanup --yes try");
 }
 
 /// The server is asked on a connection of its own, and may do it when the statement is over.

@@ -81,6 +81,44 @@ assert not failed(b.say(Q("BEGIN; ALTER TABLE loose ADD COLUMN z int; ROLLBACK")
     );
 }
 
+/// All clients have one session, whose last value of a sequence is the one that any of them took.
+#[test]
+fn the_last_value_of_a_sequence_was_one_that_another_client_took() {
+    two_clients(
+        r#"
+insert = Q("INSERT INTO orders (item) VALUES (1) RETURNING id")
+last = [Q("SELECT currval('orders_id_seq')"), Q("SELECT lastval()"), X("SELECT lastval()") + S]
+id = rows(a.say(insert))[0]
+assert all(rows(a.say(one)) == [id] for one in last)
+none = lambda client: all(b"C55000" in failed(client.say(one))[0] for one in last)
+assert none(b) and none(a)
+# Through its own transaction a client keeps its turn, and so its values.
+a.say(insert)
+for begin in ["BEGIN", "BEGIN READ WRITE", "BEGIN; SELECT 1"]:
+    b.say(Q(begin))
+    id = rows(b.say(insert))[0]
+    assert all(rows(b.say(one)) == [id] for one in last)
+    b.say(Q("SAVEPOINT s"))
+    assert failed(b.say(Q("SELECT 1 / 0")))
+    b.say(Q("ROLLBACK TO s"))
+    assert all(rows(b.say(one)) == [id] for one in last)
+    b.say(Q("COMMIT AND CHAIN"))
+    assert all(rows(b.say(one)) == [id] for one in last)
+    b.say(Q("COMMIT"))
+    assert all(rows(b.say(one)) == [id] for one in last)
+    # Where the server hears nothing of a turn, and where it hears of a mode first.
+    for other in ["BEGIN; COMMIT", "BEGIN READ ONLY"]:
+        a.say(insert)
+        b.say(Q("BEGIN"))
+        b.say(Q("COMMIT"))
+        b.say(Q(other))
+        assert b"C55000" in failed(b.say(last[0]))[0], other
+        b.say(Q("ROLLBACK"))
+        assert none(b), other
+"#,
+    );
+}
+
 /// In the encoding of another client a name could not be closed, outside of every savepoint.
 #[test]
 fn names_and_settings_that_are_no_ascii_took_the_sandbox_with_them() {

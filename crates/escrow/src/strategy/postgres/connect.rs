@@ -592,12 +592,16 @@ pub(super) fn literal(text: &str) -> String {
     format!("E'{}'", escaped.collect::<String>())
 }
 
+/// What an error has as its schema that the server says for us.
+pub(super) const REFUSED: &str = "escrow";
+
 /// A statement by which the server says an error.
 pub(super) fn raise(code: &str, message: &str, hint: Option<&str>) -> String {
     let hint = hint.map_or_else(String::new, |hint| format!(", HINT = {}", literal(hint)));
     let (code, message) = (literal(code), literal(message));
-    let body =
-        format!("BEGIN RAISE EXCEPTION USING ERRCODE = {code}, MESSAGE = {message}{hint}; END");
+    let body = format!(
+        "BEGIN RAISE EXCEPTION USING ERRCODE = {code}, MESSAGE = {message}, SCHEMA = '{REFUSED}'{hint}; END"
+    );
     format!("DO {}", literal(&body))
 }
 

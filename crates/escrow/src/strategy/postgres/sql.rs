@@ -64,6 +64,9 @@ pub(super) const CURSOR: &str = "DECLARE CURSOR";
 /// What locks tables, as the server calls it.
 pub(super) const LOCK: &str = "LOCK TABLE";
 
+/// What says when constraints are checked, as the server calls it: outside of a transaction it only warns.
+pub(super) const CONSTRAINTS: &str = "SET CONSTRAINTS";
+
 /// Names of savepoints and prepared transactions that are ours.
 pub(super) const OWN: &str = "escrow_";
 
@@ -271,7 +274,7 @@ fn classify(words: &[Word], places: &[Range<usize>]) -> Statement {
         "set" if at(1) == "transaction" => Statement::SetTransaction(modes(words)),
         "set" if at(1) == "session" && at(2) == "authorization" => becomes_another(),
         "set" if matches!(at(1), "session" | "local") && at(2) == "session" => becomes_another(),
-        "set" if at(1) == "constraints" => Statement::Other,
+        "set" if at(1) == "constraints" => Statement::InTransaction(CONSTRAINTS),
         "set" | "reset" => {
             let skip = usize::from(matches!(at(1), "local" | "session"));
             let name = setting(words.get(1 + skip..).unwrap_or_default());

@@ -187,6 +187,24 @@ pub(super) fn fields(mut body: &[u8]) -> Vec<(u8, String)> {
     fields
 }
 
+/// The same fields of an error, each as `told` has it; `None` leaves one out. What is not touched stays in the encoding of the client.
+pub(super) fn told_fields(mut body: &[u8], told: impl Fn(u8, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+    let mut own = Vec::with_capacity(body.len());
+    while let [letter, rest @ ..] = body {
+        let Some((value, after)) = text(rest).filter(|_| *letter != 0) else {
+            break;
+        };
+        if let Some(value) = told(*letter, value) {
+            own.push(*letter);
+            own.extend(value);
+            own.push(0);
+        }
+        body = after;
+    }
+    own.push(0);
+    own
+}
+
 /// The body of an error or a notice.
 pub(super) fn fields_body(fields: &[(u8, String)]) -> Vec<u8> {
     let mut body = Vec::new();

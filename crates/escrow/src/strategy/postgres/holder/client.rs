@@ -103,11 +103,14 @@ pub(super) struct Client<'h> {
     pub(super) portal_unnamed: bool,
     /// The text that is carried out has another name in it.
     pub(super) renamed: Option<Renamed>,
+    /// How many characters of its query are before the part of it that is carried out.
+    pub(super) before: isize,
     /// Its query has several statements, which are one transaction.
     pub(super) several: bool,
     /// Whether a statement of it was of another kind than those that read and write rows.
     pub(super) odd: bool,
-    /// Another client had the connection before, and may have left cursors: a function opens some that end with a transaction.
+    /// Another client had the connection before, and may have left cursors (a function opens some that end with a transaction) and values
+    /// of sequences.
     pub(super) others: bool,
     /// What says that its last statement is done, and is not sent yet.
     pub(super) completed: Option<Frame>,
@@ -197,7 +200,7 @@ impl<'h> Client<'h> {
                 let backend = turn.backend()?;
                 if backend.prepared.is_none() {
                     backend.turns += 1;
-                    self.others = backend.last.replace(self.id) != Some(self.id);
+                    self.others |= backend.last.replace(self.id) != Some(self.id);
                     backend.apply(&self.settings)?;
                     return Ok(Some(turn));
                 }
@@ -318,14 +321,21 @@ impl<'h> Client<'h> {
             parts.iter().for_each(|(_, kind)| self.note(kind));
             answered = self.piece(backend, text, parts.len() == 1)?;
         } else {
-            for (text, kind) in &parts {
-                answered = self.one(backend, text, kind, parts.len() == 1)?;
+            if self.several && parts.iter().any(|(_, kind)| !kind.is_plain()) {
+                answered = extended::read(self, backend, text)?;
+            }
+            let mut counted = 0;
+            for (part, kind) in &parts {
                 if answered.failed {
                     break;
                 }
+                let at = part.as_ptr() as usize - text.as_ptr() as usize;
+                self.before += String::from_utf8_lossy(&text[counted..at]).chars().count() as isize;
+                counted = at;
+                answered = self.one(backend, part, kind, parts.len() == 1)?;
             }
         }
-        self.several = false;
+        (self.several, self.before) = (false, 0);
         self.end_exchange(backend, answered)
     }
 
@@ -341,6 +351,13 @@ impl<'h> Client<'h> {
             return self.control(backend, kind);
         }
         self.note(kind);
+        if *kind == Statement::InTransaction(sql::CONSTRAINTS)
+            && self.transaction != Transaction::Explicit
+            && !self.several
+        {
+            let text = "SET CONSTRAINTS can only be used in transaction blocks";
+            self.send(&wire::error_frame("WARNING", "25P01", text, None));
+        }
         let own = self.rewritten(text, kind);
         let text = own.as_deref().unwrap_or(text);
         let answered = match is_certain(text) {
@@ -402,13 +419,7 @@ impl<'h> Client<'h> {
                     _ => "",
                 };
                 if !set.is_empty() {
-                    if !self.open {
-                        self.holder.turns.opening();
-                        self.others = false;
-                        let open = format!("CLOSE ALL; SAVEPOINT {WORK}");
-                        backend.connection.query(&open)?;
-                        (self.transaction, self.open) = (Transaction::Implicit, true);
-                    }
+                    self.begin_work(backend)?;
                     if let Err(error) = backend.connection.query(set) {
                         return self.say(error);
                     }
@@ -455,6 +466,33 @@ impl<'h> Client<'h> {
             _ => {}
         }
         Ok(Answered::default())
+    }
+
+    /// Makes the client's savepoint, where something of ours needs it before the first statement.
+    pub(super) fn begin_work(&mut self, backend: &mut Backend) -> Served<()> {
+        if !self.open {
+            self.holder.turns.opening();
+            let mut sql = String::new();
+            for left in self.left_by_others() {
+                sql.extend([left, "; "]);
+            }
+            sql.push_str(&format!("SAVEPOINT {WORK}"));
+            backend.connection.query(&sql)?;
+            self.open = true;
+            if self.transaction == Transaction::None {
+                self.transaction = Transaction::Implicit;
+            }
+        }
+        Ok(())
+    }
+
+    /// What takes away what another client left in the session; it is sent once. Who asks for the last value of a sequence must not get one that
+    /// another client took.
+    pub(super) fn left_by_others(&mut self) -> &'static [&'static str] {
+        match std::mem::take(&mut self.others) {
+            true => &["CLOSE ALL", "DISCARD SEQUENCES"],
+            false => &[],
+        }
     }
 
     /// Tells the client an error that answered a statement of ours.

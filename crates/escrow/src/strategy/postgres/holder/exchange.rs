@@ -6,12 +6,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::super::super::error::{ENDED_INSIDE, OUT_OF_STEP};
-use super::super::connect::PgError;
+use super::super::connect::{PgError, REFUSED};
 use super::super::sql;
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
 use super::client::{Answered, Client, Ended, GATHERED, Served, Transaction};
 use super::statements::{Closing, UNNAMED};
+
+/// What the server answers to what takes away what another client left.
+const LEFT: [&[u8]; 2] = [b"CLOSE CURSOR ALL\0", b"DISCARD SEQUENCES\0"];
 
 /// What the server answers to what closes a savepoint.
 const CLOSED: [&[u8]; 2] = [b"CLOSE CURSOR ALL\0", b"RELEASE\0"];
@@ -21,6 +24,9 @@ const ENDINGS: [&[u8]; 3] = [b"COMMIT\0", b"BEGIN\0", b"PREPARE TRANSACTION\0"];
 
 /// No statement and no portal has a name that begins so.
 pub(super) const NONE: &str = "escrow_none_";
+
+/// No savepoint has this name: what is carried out here has a portal on the server that looks for it.
+pub(super) const STAND_IN: &str = "escrow_none";
 
 /// Whether a message belongs to a copy.
 pub(super) fn is_of_copy(kind: u8) -> bool {
@@ -60,6 +66,8 @@ pub(super) struct Exchange {
     pub(super) copying: bool,
     /// How many statements of the client were sent to be carried out, and not answered yet.
     pub(super) executes: usize,
+    /// The portal of the last of them that may take a copy in.
+    pub(super) portal: Vec<u8>,
     /// The last of them may take a copy in. Nothing more is sent until that is known: the server passes over a `Sync` in a copy.
     pub(super) may_copy: bool,
     /// The server is ready.
@@ -84,8 +92,8 @@ impl Exchange {
         };
         if this.opening {
             client.holder.turns.opening();
-            if std::mem::take(&mut client.others) {
-                wire::put_statement(&mut this.out, "CLOSE ALL");
+            for left in client.left_by_others() {
+                wire::put_statement(&mut this.out, left);
             }
             wire::put_statement(&mut this.out, "SAVEPOINT escrow_work");
         }
@@ -255,7 +263,7 @@ impl Exchange {
                     }));
                 }
                 b'1' | b'2' if self.opening => continue,
-                b'C' if self.opening && frame.body == b"CLOSE CURSOR ALL\0" => continue,
+                b'C' if self.opening && LEFT.contains(&&frame.body[..]) => continue,
                 b'C' if self.opening && frame.body == b"SAVEPOINT\0" => {
                     self.opening = false;
                     continue;
@@ -284,7 +292,7 @@ impl Exchange {
                 b'E' if self.answered.failed => continue,
                 b'E' => {
                     (self.answered.failed, self.copying) = (true, false);
-                    let frame = as_named(frame, client, self.form != Form::Messages);
+                    let frame = self.as_named(&frame, client);
                     client.send(&with_hint(frame));
                     client.forget_parsing();
                     continue;
@@ -309,13 +317,13 @@ impl Exchange {
                     backend.deferrable |= sql::may_defer(&frame.body);
                 }
                 b'S' => client.set.push((None, false)),
-                b'1' => drop(client.parsing.pop_front()),
+                b'1' => client.parsed(),
                 b'3' => match client.closing.pop_front() {
                     Some(Closing::Own) => {
                         self.releasing = self.releases && client.closing.is_empty();
                         continue;
                     }
-                    Some(Closing::Client(_)) => {}
+                    Some(Closing::Client | Closing::Statement(..)) => {}
                     None => return Err(out_of_step()),
                 },
                 _ => {}
@@ -363,6 +371,41 @@ impl Exchange {
         frame.put(&mut self.out);
     }
 
+    /// The same error, about the names that the client gave its statements, and places in the text that it sent: those are known of a query.
+    fn as_named(&self, frame: &Frame, client: &Client<'_>) -> Frame {
+        let error = PgError::said(&frame.body);
+        let code = error.code.as_deref().unwrap_or_default();
+        let refused = error.fields.contains(&(b's', REFUSED.to_owned()));
+        // It was carried out here before, or an error took it away.
+        let spent = code == "3B001" && error.message.contains(STAND_IN);
+        let renamed = client
+            .renamed
+            .as_ref()
+            .filter(|_| self.form != Form::Messages);
+        let named = renamed.is_some() || matches!(code, "08P01" | "26000" | "34000" | "42P05");
+        let body = wire::told_fields(&frame.body, |letter, text| {
+            let own = match letter {
+                b'W' | b's' if refused => return None,
+                b'C' if spent => "55000".to_owned(),
+                b'M' if spent => {
+                    let portal = String::from_utf8_lossy(&self.portal);
+                    format!("portal \"{portal}\" cannot be run")
+                }
+                b'M' if named => as_client_named(text, client, code == "26000"),
+                b'P' if self.form != Form::Messages => {
+                    let longer = renamed.map_or(0, |one| one.longer);
+                    let place = String::from_utf8_lossy(text).parse::<isize>();
+                    (place.unwrap_or_default() + client.before - longer)
+                        .max(1)
+                        .to_string()
+                }
+                _ => return Some(text.to_vec()),
+            };
+            Some(own.into_bytes())
+        });
+        Frame::new(b'E', body)
+    }
+
     /// Ends a copy in which something else was said: the server would end the connection.
     pub(super) fn break_off(&mut self) {
         wire::put(
@@ -377,46 +420,28 @@ impl Exchange {
 /// What to do where the server refuses something in a transaction.
 const HINT: &str = "a sandbox is one held transaction; do this outside of it, on a connection of your own to the original";
 
-/// The same error, about the names that the client gave its statements, and places in the text that it sent: those are known of a query.
-fn as_named(frame: Frame, client: &Client<'_>, query: bool) -> Frame {
-    let mut fields = wire::fields(&frame.body);
-    let code = |(letter, text): &(u8, String)| {
-        *letter == b'C' && matches!(text.as_str(), "26000" | "42P05")
-    };
-    let renamed = client.renamed.as_ref().filter(|_| query);
-    if renamed.is_none() && !fields.iter().any(code) {
-        return frame;
+/// The same text, with the names that the client gave its statements; where one has no name, the server may say that.
+fn as_client_named(text: &[u8], client: &Client<'_>, says_unnamed: bool) -> String {
+    let mut text = String::from_utf8_lossy(text).replace(NONE, "");
+    if let Some(one) = &client.renamed {
+        text = text.replace(&format!("\"{}\"", one.server), &format!("\"{}\"", one.name));
     }
-    let named = |text: &str| {
-        let mut text = text.replace(NONE, "");
-        if let Some(one) = &client.renamed {
-            text = text.replace(&format!("\"{}\"", one.server), &format!("\"{}\"", one.name));
-        }
-        for (name, known) in client
-            .statements
-            .iter()
-            .filter(|(name, _)| *name != UNNAMED)
-        {
-            let name = String::from_utf8_lossy(name);
-            text = text.replace(&format!("\"{}\"", known.name), &format!("\"{name}\""));
-        }
-        let unnamed = client.server_name(b"");
-        let text = text.replace(&format!("\"{unnamed}\""), "\"\"");
-        // One that is being closed.
-        let text = text.replace(&client.prefix(), "");
-        text.replace("prepared statement \"\"", "unnamed prepared statement")
-    };
-    for (letter, text) in &mut fields {
-        match (letter, renamed) {
-            (b'M', _) => *text = named(text),
-            (b'P', Some(one)) => {
-                let place = text.parse::<isize>().unwrap_or_default();
-                *text = (place - one.longer).max(1).to_string();
-            }
-            _ => {}
-        }
+    for (name, known) in client
+        .statements
+        .iter()
+        .filter(|(name, _)| *name != UNNAMED)
+    {
+        let name = String::from_utf8_lossy(name);
+        text = text.replace(&format!("\"{}\"", known.name), &format!("\"{name}\""));
     }
-    Frame::new(b'E', wire::fields_body(&fields))
+    let unnamed = client.server_name(b"");
+    let text = text.replace(&format!("\"{unnamed}\""), "\"\"");
+    // One that is being closed.
+    let text = text.replace(&client.prefix(), "");
+    match says_unnamed {
+        true => text.replace("prepared statement \"\"", "unnamed prepared statement"),
+        false => text,
+    }
 }
 
 /// The same error, with what to do where the server does not say it.

@@ -1,24 +1,31 @@
 //! Messages of the extended protocol: prepared statements get names that no other client has, and what begins or ends a
 //! transaction is carried out here. Everything up to a `Sync` is one exchange.
 
+use std::io::Write;
+
+use super::super::connect::PgError;
 use super::super::lexer::Reading;
 use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame};
 use super::backend::Backend;
 use super::client::{Answered, Client, Ended, Served, Transaction};
-use super::exchange::{Exchange, Form, NONE, is_of_copy};
+use super::exchange::{Exchange, Form, NONE, STAND_IN, is_of_copy};
 use super::statements::{Closing, UNNAMED};
+
+/// The savepoint in which a text is read that is carried out in parts.
+const READ: &str = "escrow_read";
+
+/// The function of the server that says that a text has several statements, once it has read all of it.
+const SEVERAL: &str = "exec_parse_message";
 
 /// What is prepared on the server instead of what is carried out here: it has no result, and fails where it is carried out.
 fn stand_in(kind: &Statement) -> Vec<u8> {
-    match kind {
+    let what = match kind {
         // The server takes it also in a transaction that failed.
-        Statement::Commit { .. } | Statement::Rollback { .. } => {
-            b"ROLLBACK TO SAVEPOINT escrow_none"
-        }
-        _ => b"RELEASE SAVEPOINT escrow_none".as_slice(),
-    }
-    .to_vec()
+        Statement::Commit { .. } | Statement::Rollback { .. } => "ROLLBACK TO",
+        _ => "RELEASE",
+    };
+    format!("{what} SAVEPOINT {STAND_IN}").into_bytes()
 }
 
 /// The portal that a message means; one that the server does not have, where the client has none without a name.
@@ -48,6 +55,42 @@ pub(super) fn exchange(client: &mut Client<'_>, backend: &mut Backend, first: Fr
     let mut exchange = Exchange::over();
     let run = messages(client, backend, &mut exchange, first);
     exchange.unless_broken(backend, run)
+}
+
+/// Lets the server read a text that is carried out in parts, and do no more: of one that it cannot read nothing is carried out.
+pub(super) fn read(
+    client: &mut Client<'_>,
+    backend: &mut Backend,
+    text: &[u8],
+) -> Served<Answered> {
+    client.begin_work(backend)?;
+    let failed = backend.connection.status == b'E';
+    let mut out = Vec::new();
+    if !failed {
+        wire::put_statement(&mut out, &format!("SAVEPOINT {READ}"));
+    }
+    wire::put_parse(&mut out, text);
+    wire::put(&mut out, b'S', b"");
+    let connection = &mut backend.connection;
+    connection.link.write_all(&out).map_err(PgError::from)?;
+    let mut answered = Answered::default();
+    loop {
+        let frame = connection.next()?;
+        match frame.kind {
+            b'Z' => break,
+            b'E' if !wire::fields(&frame.body).contains(&(b'R', SEVERAL.to_owned())) => {
+                answered.failed = true;
+                client.send(&frame);
+            }
+            _ => {}
+        }
+    }
+    match (answered.failed, failed) {
+        (true, _) => client.forget_parsing(),
+        (false, true) => {}
+        (false, false) => connection.take_back(READ)?,
+    }
+    Ok(answered)
 }
 
 /// Carries out one statement of a query as a prepared one: a text in which the server reads several is refused by it, and nothing in it is
@@ -243,12 +286,13 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             wire::put(out, frame.kind, &wire::close_body(&name_of(client, name)));
             if frame.kind == b'C' {
                 let known = client.statements.remove_entry(name);
-                // What is only being prepared is gone after an error all the same.
-                let parsed = |(name, _): &(Vec<u8>, _)| {
-                    !client.parsing.iter().flatten().any(|one| one == name)
-                };
-                let known = known.filter(parsed);
-                client.closing.push_back(Closing::Client(known));
+                client.closing.push_back(match known {
+                    Some((name, known)) => {
+                        let parsing = client.parsing.iter().flatten().any(|one| *one == name);
+                        Closing::Statement(name, known, parsing)
+                    }
+                    None => Closing::Client,
+                });
             }
         }
         b'D' | b'C' if body.first() == Some(&b'P') => {
@@ -261,7 +305,7 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             if frame.kind == b'C' {
                 client.replace_portal(portal);
                 client.portal_unnamed &= !portal.is_empty();
-                client.closing.push_back(Closing::Client(None));
+                client.closing.push_back(Closing::Client);
             }
         }
         b'E' => {
@@ -291,6 +335,7 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
             exchange.executes += 1;
             exchange.may_copy = copies;
             if copies {
+                exchange.portal = portal.to_vec();
                 wire::put(out, b'H', b"");
             }
         }

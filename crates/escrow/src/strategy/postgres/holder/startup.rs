@@ -69,6 +69,7 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         portal_unnamed: false,
         renamed: None,
         others: true,
+        before: 0,
         several: false,
         completed: None,
         gone: false,

@@ -36,8 +36,10 @@ pub(super) struct Renamed {
 pub(super) enum Closing {
     /// A statement of ours, of which the client does not hear.
     Own,
-    /// By the client: a statement that it prepared, if it is one that is known.
-    Client(Option<(Vec<u8>, Prepared)>),
+    /// By the client: a portal, or a statement that is not known.
+    Client,
+    /// By the client: a statement of this name, and whether it is still being prepared.
+    Statement(Vec<u8>, Prepared, bool),
 }
 
 impl Client<'_> {
@@ -78,6 +80,7 @@ impl Client<'_> {
                 None
             }
             Statement::InTransaction(sql::LOCK) if self.several => None,
+            Statement::InTransaction(sql::CONSTRAINTS) => None,
             Statement::InTransaction(what) if !explicit => {
                 let text = format!("{what} can only be used in transaction blocks");
                 Some(raise("25P01", &text, None).into_bytes())
@@ -227,9 +230,23 @@ impl Client<'_> {
             self.statements.entry(name).or_insert(known);
         }
         for closing in self.closing.drain(..) {
-            if let Closing::Client(Some((name, known))) = closing {
+            if let Closing::Statement(name, known, false) = closing {
                 self.statements.entry(name).or_insert(known);
             }
+        }
+    }
+
+    /// Notes that the server prepared the next of what is being prepared: an error takes it away no more, also where it is to be closed.
+    pub(super) fn parsed(&mut self) {
+        let parsed = self.parsing.pop_front().flatten();
+        let closing = self.closing.iter_mut().find_map(|one| match one {
+            Closing::Statement(name, _, parsing) if Some(&*name) == parsed.as_ref() => {
+                Some(parsing)
+            }
+            _ => None,
+        });
+        if let Some(parsing) = closing {
+            *parsing = false;
         }
     }
 }
