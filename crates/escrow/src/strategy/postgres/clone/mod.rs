@@ -19,6 +19,7 @@ mod refused;
 mod release;
 mod rows;
 mod schema;
+mod sequences;
 mod session;
 mod unplanned;
 

@@ -16,70 +16,18 @@ use serde::{Deserialize, Serialize};
 use super::super::super::error::{Result, StrategyError};
 use super::super::super::sql::differ::Copies;
 use super::super::super::sql::record::{RowSwap, read_plan, read_rows, write_plan, write_rows};
-use super::super::super::sql::{table_item, text_change};
 use super::super::super::{Intent, tree};
 use super::super::HeldIntent;
-use super::super::connect::{Connection, PgResult, literal};
 use super::super::location::Server;
 use super::rows::{Changed, Compared, Frozen};
 use super::schema::Ddl;
+use super::sequences::MovedSequence;
 use crate::fs::{Dir, atomic_file};
 use crate::model::text::Location;
-use crate::model::{Change, PlanId, ResourceId, ResourcePath};
+use crate::model::{PlanId, ResourceId, ResourcePath};
 
 pub(super) const NUMBER: &[u8] = b"number";
 pub(super) const UNDO_NUMBER: &[u8] = b"undo-number";
-
-/// A sequence that moved on.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct MovedSequence {
-    pub(super) shown: String,
-    /// Its name, as SQL takes it.
-    pub(super) quoted: String,
-    pub(super) value: String,
-    /// Whether the value was given, so that the next one is given next.
-    pub(super) called: bool,
-    /// Where it was, as it is shown, unless it is new.
-    pub(super) before: Option<String>,
-}
-
-/// Where a sequence is: at the value that it gave last, or before the one that it gives next.
-pub(super) fn sequence_text(value: &str, called: bool) -> String {
-    let next = if called { "" } else { " next" };
-    format!("{value}{next}")
-}
-
-impl MovedSequence {
-    pub(super) fn is_new(&self) -> bool {
-        self.before.is_none()
-    }
-
-    /// How it is shown.
-    pub(super) fn change(&self) -> Change {
-        let (before, item) = (self.before.as_deref(), table_item(&self.shown));
-        let path = [b"sequence_value:", item.as_bytes()].concat();
-        let path = ResourcePath::root().join(&path);
-        let after = sequence_text(&self.value, self.called);
-        text_change(path, "sequence value", before, Some(&after))
-    }
-
-    /// Moves it on, never back.
-    pub(super) fn move_on(&self, connection: &mut Connection) -> PgResult<()> {
-        let Self {
-            quoted,
-            value,
-            called,
-            ..
-        } = self;
-        let name = literal(quoted);
-        let sql = format!(
-            "SELECT pg_catalog.setval({name}::pg_catalog.regclass, {value}, {called}) FROM {quoted} s, pg_catalog.pg_sequence p \
-             WHERE p.seqrelid = {name}::pg_catalog.regclass AND (CASE WHEN p.seqincrement > 0 THEN s.last_value < {value} \
-             ELSE s.last_value > {value} END OR (s.last_value = {value} AND {called} AND NOT s.is_called))"
-        );
-        connection.query(&sql).map(drop)
-    }
-}
 
 /// Everything that a commit does, but for the rows.
 #[derive(Debug, Serialize, Deserialize)]

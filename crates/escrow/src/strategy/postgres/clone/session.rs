@@ -5,23 +5,23 @@ use std::io::Read;
 
 use super::super::super::error::{Result, StrategyError};
 use super::super::super::sql::record::RowSwap;
-use super::super::super::sql::{Row, RowKey, identifier, table_item, version_digests};
+use super::super::super::sql::{Row, RowKey, table_item, version_digests};
 use super::super::super::{
     Access, Intent, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
     RestoreRequest, Sandbox, Snapshot, StagedCommit, tree, unsupported,
 };
-use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::connect::{Connection, PgError, PgResult};
 use super::super::content::Texts;
-use super::super::holder::changes::shown;
 use super::super::session::{HeldSession, check_room};
 use super::super::{Host, end_holder, failed, worked_on};
 use super::databases::{BASE, Databases, WORK};
-use super::plan::{self, MovedSequence, ReleaseIntent, ReleasePlan, sequence_text};
+use super::plan::{self, ReleaseIntent, ReleasePlan};
 use super::programs::Programs;
 use super::refused::{self, forbidden};
 use super::release::{misfit, theirs};
 use super::rows::{self, COMPUTED, Changed, Compared, Rows, fit};
 use super::schema::{Ddl, Schema, ddl, define};
+use super::sequences::{MovedSequence, moved};
 use super::unplanned;
 use super::{
     CloneMetadata, MOST, NAME, ORIGIN, RELEASE, RestoreIntent, check_original, definitions_of,
@@ -522,48 +522,6 @@ enum Seen {
     Other(Option<Row>),
     /// That cannot be said in the shape that the clone gave the table.
     Unclear,
-}
-
-/// The sequences of a database: schema, name, value, whether it was given, and whether it is the first one.
-fn sequences(connection: &mut Connection) -> PgResult<Vec<[String; 5]>> {
-    let sql = "SELECT n.nspname, c.relname, s.seqstart FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-               JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname !~ '^pg_'";
-    let one = |row: Vec<Option<String>>| {
-        let [schema, name, start]: [String; 3] = row.map_texts();
-        let from = format!("{}.{}", identifier(&schema), identifier(&name));
-        let (schema, name) = (literal(&schema), literal(&name));
-        format!(
-            "SELECT {schema}, {name}, last_value::text, is_called::text, (last_value = {start} AND NOT is_called)::text FROM {from}"
-        )
-    };
-    let all: Vec<String> = connection.query(sql)?.into_iter().map(one).collect();
-    if all.is_empty() {
-        return Ok(Vec::new());
-    }
-    let rows = connection.query(&all.join(" UNION ALL "))?;
-    Ok(rows.into_iter().map(Texts::map_texts).collect())
-}
-
-/// The sequences that are not where they were, or, of new ones, where they begin.
-fn moved(before: &mut Connection, after: &mut Connection) -> PgResult<Vec<MovedSequence>> {
-    let (old, mut found) = (sequences(before)?, Vec::new());
-    for [schema, name, value, called, first] in sequences(after)? {
-        let known = old.iter().find(|one| one[..2] == [schema.as_str(), &name]);
-        let stays = match known {
-            Some([_, _, old, was, _]) => [old, was] == [&value, &called],
-            None => first == "true",
-        };
-        if !stays {
-            found.push(MovedSequence {
-                quoted: format!("{}.{}", identifier(&schema), identifier(&name)),
-                shown: shown(&schema, &name),
-                value,
-                called: called == "true",
-                before: known.map(|[_, _, old, was, _]| sequence_text(old, was == "true")),
-            });
-        }
-    }
-    Ok(found)
 }
 
 /// The extensions of a database with their versions, and what belongs to each with the digest of its source: a dump says nothing of that, and
