@@ -494,7 +494,7 @@ pub(super) fn alters(
             return Ok(None);
         };
         // Where the table was written anew, as for a default that is computed for each row, nothing says what the rows of others get.
-        let computed = anew && value.starts_with("NULL::");
+        let computed = anew && default.is_some() && value.starts_with("NULL::");
         if special.as_deref() == Some("true") || computed {
             return Ok(None);
         }
