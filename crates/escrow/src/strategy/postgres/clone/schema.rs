@@ -451,7 +451,8 @@ pub(super) fn alters(
          THEN ' COLLATE ' || (SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.collname) \
          FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation) \
          ELSE '' END, \
-         pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attnotnull::text, (a.attgenerated <> '' OR a.attidentity <> '')::text \
+         pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attnotnull::text, (a.attgenerated <> '' OR a.attidentity <> '')::text, \
+         (t.typnotnull OR t.typdefault IS NOT NULL)::text \
          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
          LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
          WHERE a.attrelid = {}::pg_catalog.regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
@@ -490,11 +491,20 @@ pub(super) fn alters(
         late.push(format!("ALTER TABLE {quoted} ADD CONSTRAINT {name} {sql}"));
     }
     for (column, value) in added.iter().zip(&values[before.len()..]) {
-        let [Some(name), Some(kind), default, required, special] = &column[..] else {
+        let [
+            Some(name),
+            Some(kind),
+            default,
+            required,
+            special,
+            of_domain,
+        ] = &column[..]
+        else {
             return Ok(None);
         };
         // Where the table was written anew, as for a default that is computed for each row, nothing says what the rows of others get.
-        let computed = anew && default.is_some() && value.starts_with("NULL::");
+        let has_default = default.is_some() || of_domain.as_deref() == Some("true");
+        let computed = anew && has_default && value.starts_with("NULL::");
         if special.as_deref() == Some("true") || computed {
             return Ok(None);
         }
