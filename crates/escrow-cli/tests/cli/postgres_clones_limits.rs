@@ -269,6 +269,8 @@ fn what_other_clients_wrote_is_not_taken_along() {
         inside(url, &[set(1, 9), set(2, 1), set(9, 2)].join("; "));
     };
     swap(&url, "\"a\"\"b; --\"");
+    // Whatever is done to a table that others follow.
+    inside(&url, "UPDATE items SET name = 'other' WHERE id = 7");
     shop.cli.ok("commit drops");
     let url = shop.clone_plan("identity");
     inside(

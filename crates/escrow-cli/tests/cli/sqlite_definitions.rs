@@ -231,6 +231,23 @@ fn rows_that_are_written_as_they_were_read_take_nothing_else_along() {
         0
     );
     assert_eq!(written("{\"id\": 2, \"u\": 3, \"up\": null}").status, 0);
+    // What is given is there, or nothing is written.
+    sql(
+        &inner(&cli),
+        "CREATE TABLE s (id INTEGER PRIMARY KEY, up REFERENCES s ON DELETE SET NULL); INSERT INTO s VALUES (1, NULL), (2, 1);
+         CREATE TABLE g (id INTEGER PRIMARY KEY, n TEXT UNIQUE ON CONFLICT IGNORE, at); INSERT INTO g VALUES (1, 'a', 0), (2, 'b', 0);
+         CREATE TRIGGER touched AFTER UPDATE ON g BEGIN UPDATE g SET at = 7 WHERE id = new.id; END",
+    );
+    let refused = cli
+        .clone()
+        .stdin("{\"id\": 2, \"up\": 1}")
+        .run("write try app.db s");
+    has(&talk(&refused), ["FOREIGN KEY"]);
+    cli.clone()
+        .stdin("{\"id\": 1, \"n\": \"b\", \"at\": 1}")
+        .ok("write try app.db g");
+    assert_eq!(sql(&inner(&cli), "SELECT * FROM g"), "1|b|7");
+    sql(&inner(&cli), "DROP TABLE s; DROP TABLE g");
     let never = written("{\"id\": 2, \"u\": 3}\n{\"id\": 9, \"u\": \"never\"}");
     has(&talk(&never), ["t/9", "is gone again"]);
     assert_eq!(sql(&inner(&cli), "SELECT * FROM t"), "2|3|");

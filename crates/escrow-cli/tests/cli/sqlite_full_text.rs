@@ -82,7 +82,11 @@ fn a_full_text_table_with_some_of_its_text_keeps_nothing_else_from_being_release
 // rule C1, Q4
 #[test]
 fn a_full_text_table_over_a_name_with_a_quote_was_never_rebuilt() {
-    for (module, rowid) in [("fts5", ", content_rowid = id"), ("fts4", "")] {
+    for (module, rowid) in [
+        ("fts5", ", content_rowid = id"),
+        ("/* one */ \"FTS5\"", ", content_rowid = id"),
+        ("fts4", ""),
+    ] {
         let (_world, cli, at) = planned(&format!(
             "CREATE TABLE \"q't\" (id INTEGER PRIMARY KEY, t); CREATE VIRTUAL TABLE f USING {module}(t, content='q''t'{rowid})"
         ));
@@ -124,4 +128,47 @@ print('held', flush=True); sys.stdin.read()";
         cli.ok("undo try");
         assert_eq!(sql(&at, FOUND), "1", "{mode}");
     }
+}
+
+// rule C1, Q2
+#[test]
+fn a_view_that_changed_left_the_index_over_it_as_it_was() {
+    let (_world, cli, at) = planned(
+        "CREATE TABLE d (id INTEGER PRIMARY KEY, shown, t); INSERT INTO d VALUES (1, 1, 'hello'), (2, 0, 'hello');
+         CREATE VIEW v AS SELECT id, t FROM d WHERE shown; CREATE VIRTUAL TABLE f USING fts5(t, content = v, content_rowid = id);
+         INSERT INTO f(f) VALUES ('rebuild')",
+    );
+    sql(
+        &inner(&cli),
+        &format!("DROP VIEW v; CREATE VIEW v AS SELECT id, t FROM d; {REBUILD}"),
+    );
+    cli.ok("commit try");
+    assert_eq!(sql(&at, FOUND), "1,2");
+    cli.ok("undo try");
+    assert_eq!(sql(&at, FOUND), "1");
+}
+
+// rule C1
+#[test]
+fn a_full_text_index_that_could_not_be_rebuilt_was_emptied() {
+    let (_world, cli, at) = planned(
+        "CREATE TABLE d (id INTEGER PRIMARY KEY, t); INSERT INTO d VALUES (1, 'hello'); CREATE VIRTUAL TABLE f USING fts5(t, content = d, content_rowid = id);
+         INSERT INTO f(f) VALUES ('rebuild')",
+    );
+    sql(&inner(&cli), "ALTER TABLE d RENAME COLUMN t TO text");
+    cli.ok("commit try");
+    sql(&at, "ALTER TABLE d RENAME COLUMN text TO t");
+    assert_eq!(sql(&at, FOUND), "1");
+}
+
+// rule C6
+#[test]
+fn a_writer_in_the_sandbox_kept_a_full_text_table_from_being_shown() {
+    let (_world, cli, _at) = planned(SOME);
+    let work = inner(&cli);
+    sql(&work, "INSERT INTO d VALUES (1, 1, 'hello')");
+    let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN IMMEDIATE'); print(1, flush=True); sys.stdin.read()";
+    let writer = Waiting::new(script, &work);
+    cli.ok("commit try --dry-run");
+    writer.end();
 }

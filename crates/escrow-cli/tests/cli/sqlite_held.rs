@@ -241,7 +241,7 @@ fn a_holder_that_is_killed_in_its_commit_leaves_all_or_nothing_and_the_commit_ca
             area: Some(&commit),
             keeps: false,
             digests: false,
-            promised: 1,
+            promised: &[],
             observer: &Unobserved,
         });
         let intent = staged.expect("it is staged").intent;

@@ -12,7 +12,7 @@ use crate::failpoints;
 use crate::fs::{state_dir, workspace};
 use crate::model::text::Location;
 use crate::model::{
-    CheckpointId, CommitId, Expected, JournaledWork, Phase, PlanDigest, ResourcePath,
+    CheckpointId, CommitId, Expected, JournaledWork, Phase, PlanDigest, ResourcePath, SandboxRef,
 };
 use crate::store::{JournalEntry, JournalMember, Plan};
 use crate::strategy::{
@@ -54,11 +54,12 @@ impl<'a> Previewed<'a> {
         let promised = promised.filter(|(member, (_, preview))| {
             member.capabilities().promises && !preview.diff.is_empty()
         });
-        let promised = promised.count() as u64;
+        let promised = promised.map(|(member, _)| member.sandbox.reference.clone());
+        let promised: Vec<SandboxRef> = promised.collect();
         let staged = this.stage(|this, position| {
             let (session, preview) = &looked[position];
             let looked = (&**session, preview);
-            let wanted = (found.is_some(), promised);
+            let wanted = (found.is_some(), &promised[..]);
             let staged = this.stage_commit(position, looked, terms, wanted)?;
             if let Some(found) = &mut found {
                 let changes = &preview.released(terms.on_conflict).changes;
@@ -205,7 +206,7 @@ impl<'a> Execution<'a> {
         position: usize,
         (session, preview): (&dyn Sandbox, &Preview),
         terms: CommitTerms,
-        (digests, promised): (bool, u64),
+        (digests, promised): (bool, &[SandboxRef]),
     ) -> Result<StagedCommit> {
         let (engine, member) = (&self.engine, &self.members[position]);
         let (sandbox, area) = (&member.sandbox, &self.journal.members[position].area);

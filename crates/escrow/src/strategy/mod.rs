@@ -298,8 +298,8 @@ pub struct PrepareRequest<'a> {
     pub keeps: bool,
     /// Whether the digest of each version that is staged is wanted.
     pub digests: bool,
-    /// How many members of the commit are [promised](Strategy::promise), this one included: each may need room elsewhere.
-    pub promised: u64,
+    /// The members of the commit that are [promised](Strategy::promise), this one included: each may need room elsewhere.
+    pub promised: &'a [SandboxRef],
     /// Who watches.
     pub observer: &'a dyn Observer,
 }

@@ -80,7 +80,7 @@ impl Staging {
             area: Some(&self.world.at("commit")),
             keeps: false,
             digests: false,
-            promised: 1,
+            promised: &[],
             observer: &Unobserved,
         });
         staged.expect("it is staged").intent
@@ -236,7 +236,7 @@ fn a_row_that_comes_into_an_altered_table_after_it_was_compared_is_not_released(
         area: Some(&it.world.at("commit")),
         keeps: false,
         digests: false,
-        promised: 1,
+        promised: &[],
         observer: &Unobserved,
     });
     assert!(

@@ -271,7 +271,7 @@ impl<'a> Subject<'a> {
             area: area.as_deref(),
             keeps,
             digests: true,
-            promised: 1,
+            promised: &[],
             observer: &Unobserved,
         };
         let mut staged = must("prepare", opened.prepare(&request))?;

@@ -158,7 +158,7 @@ impl PartFixture<'_> {
             area: area.as_deref(),
             keeps: paths.is_some(),
             digests: false,
-            promised: 1,
+            promised: &[],
             observer: &Unobserved,
         };
         stored(&must("prepare", opened.prepare(&request))?.intent)

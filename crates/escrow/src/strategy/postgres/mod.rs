@@ -102,6 +102,19 @@ struct HeldMetadata {
     max_age: u64,
 }
 
+impl Server {
+    /// How many of these sandboxes, this one included, are of databases of the same server.
+    fn shared_by(&self, sandboxes: &[SandboxRef]) -> u64 {
+        let server = |one: &SandboxRef| {
+            let held = tree::metadata::<HeldMetadata>(one);
+            let held = held.or_else(|_| clone::held_of(one));
+            held.is_ok_and(|held| (&held.server.host, held.server.port) == (&self.host, self.port))
+        };
+        let count = sandboxes.iter().filter(|one| server(one)).count();
+        count.max(1) as u64
+    }
+}
+
 /// What a commit needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct HeldIntent {

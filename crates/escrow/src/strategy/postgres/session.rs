@@ -208,7 +208,7 @@ impl Sandbox for HeldSession {
 
     fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         // What is deferred may write, so the number is known once that ran.
-        let (xid, checked) = self.check(request.promised)?;
+        let (xid, checked) = self.check(self.metadata.server.shared_by(request.promised))?;
         let shown = request.preview.released(request.on_conflict);
         // A client may have worked on since.
         let Changes { changes, turns, .. } = self.changes()?;

@@ -97,6 +97,11 @@ fn as_restore(intent: &Intent) -> Option<RestoreIntent> {
     serde_json::from_value(intent.0.clone()).ok()
 }
 
+/// How the sandbox of a clone reaches its server.
+pub(super) fn held_of(sandbox: &SandboxRef) -> Result<HeldMetadata> {
+    Ok(tree::metadata::<CloneMetadata>(sandbox)?.held)
+}
+
 /// Who is connected to a database and stays so: a connection that was closed, such as one of ours, is gone after a moment.
 fn staying(admin: &mut Connection, database: &str) -> PgResult<String> {
     let until = Instant::now() + MOMENT;

@@ -61,12 +61,12 @@ const WAYS: [Way; 5] = [
     },
 ];
 
-/// With which names things are written: functions of constraints, indexes and so on find what they find for any client of the database. What
-/// a dump names without a schema is of the catalog.
+/// With which names rows are written: functions of constraints, indexes and so on find what they find for any client of the database.
 const AS_CLIENTS: &str = "SELECT pg_catalog.set_config('search_path', pg_catalog.concat_ws(', ', 'pg_catalog', nullif(reset_val, '')), true) \
     FROM pg_catalog.pg_settings WHERE name = 'search_path'";
 
-/// With which names they are read: the same ones on every connection.
+/// With which names they are read and things are defined: the same ones on every connection. What a dump names without a schema is of the
+/// catalog, and no other one may fit better.
 const AS_OURSELVES: &str = "SET LOCAL search_path TO ''";
 
 /// What the original refuses because of what others did is a conflict; the rest is a failure.
@@ -405,7 +405,9 @@ impl Release<'_> {
             (*changed, from, to)
         });
         let mut watch = Watch::new(connection, self.plan, ends.collect())?;
-        define_all(connection, early)?;
+        for sql in early {
+            define(connection, sql).map_err(refused)?;
+        }
         // From here on nothing of what was altered or dropped can be changed by another client; in between something was.
         if known.is_some() && Some(stamp(self.original)?) != known {
             let what = "definitions were changed in the original meanwhile";
@@ -420,8 +422,6 @@ impl Release<'_> {
             .collect();
         let (following, followed) = watch.following(connection)?;
         let triggers = Triggers::of(connection, &touched, &following).map_err(refused)?;
-        // What follows a row would go with it.
-        let ways = WAYS.into_iter().filter(|way| !(way.anew && followed));
         triggers.turn_off(connection).map_err(refused)?;
         watch.begin(connection, self.original)?;
         let begin = "SET CONSTRAINTS ALL DEFERRED; SAVEPOINT escrow_rows";
@@ -429,8 +429,8 @@ impl Release<'_> {
         let counts = self.loose(connection, rows).map_err(refused)?;
         let mut written: Option<PgResult<bool>> = None;
         let [removals_first, removals_last, ..] = ORDERS;
-        'tried: for way in ways {
-            let redo = self.redo(rows, &quoted, way);
+        'tried: for way in WAYS {
+            let redo = self.redo(rows, (&quoted, &followed), way);
             for order in [removals_first, removals_last] {
                 let tried = (|| {
                     connection.query(AS_CLIENTS)?;
@@ -462,7 +462,9 @@ impl Release<'_> {
             });
         }
         triggers.turn_on(connection).map_err(refused)?;
-        define_all(connection, late)?;
+        for sql in late {
+            define(connection, sql).map_err(refused)?;
+        }
         if !self.back {
             for sequence in self.plan.plan.sequences.iter().filter(|one| one.is_new()) {
                 sequence.move_on(connection).map_err(refused)?;
@@ -471,8 +473,14 @@ impl Release<'_> {
         watch.check(connection, self.original)
     }
 
-    /// The statements for these rows, of which those that are changed are written in this way.
-    fn redo(&self, rows: &[&Changed], quoted: &[String], way: Way) -> Redo {
+    /// The statements for these rows, of which those that are changed are written in this way. What follows a row would go with it: those of
+    /// tables that are `followed` do not come anew.
+    fn redo(
+        &self,
+        rows: &[&Changed],
+        (quoted, followed): (&[String], &BTreeSet<String>),
+        way: Way,
+    ) -> Redo {
         let mut redo = Redo::whole();
         let mut add = |changed: &Changed| {
             let number = changed.swap.table as usize;
@@ -483,7 +491,7 @@ impl Release<'_> {
             if way.tables_backwards && changed {
                 writer.rank = usize::MAX - writer.rank;
             }
-            match way.anew && changed {
+            match way.anew && changed && !followed.contains(&quoted[number]) {
                 true => {
                     redo.row(&writer, from, None);
                     redo.row(&writer, None, to);
@@ -606,14 +614,4 @@ impl Release<'_> {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Carries out the SQL of definitions.
-fn define_all(connection: &mut Connection, all: &[String]) -> Result<()> {
-    let done = (|| {
-        connection.query(AS_CLIENTS)?;
-        all.iter().try_for_each(|sql| define(connection, sql))?;
-        connection.query(AS_OURSELVES)
-    })();
-    done.map(drop).map_err(refused)
 }

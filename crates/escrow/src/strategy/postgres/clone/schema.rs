@@ -71,6 +71,13 @@ impl Named {
         format!("{} {}", self.kind.to_lowercase(), self.shown())
     }
 
+    /// Whether it is made once the rows are there, and so is a comment on such a thing.
+    fn is_late(&self) -> bool {
+        let of_late = ["INDEX ", "CONSTRAINT ", "TRIGGER ", "POLICY "];
+        let comments = self.kind == "COMMENT" && of_late.iter().any(|of| self.name.starts_with(of));
+        is_late(&self.kind) || comments
+    }
+
     /// What has to stay as it is, or to grow, for a view or a function to be replaced by another one.
     fn form(&self, connection: &mut Connection, sql: &str) -> PgResult<Vec<Option<String>>> {
         let asked = match self.kind.as_str() {
@@ -309,7 +316,7 @@ pub(super) fn ddl(
         if named.kind == "TABLE" && old.is_some() {
             found.tables.push(named.quoted());
         }
-        let late = is_late(&named.kind);
+        let late = named.is_late();
         match (old, new) {
             (Some(_), Some((place, _))) if named.kind == "TABLE" => {
                 let Some((early, late)) = alters((old_side, new_side), named)? else {
@@ -349,7 +356,7 @@ pub(super) fn ddl(
     for (named, (place, sql)) in &to.0 {
         let belongs = |one: &&Named| named.belongs_to(one) && from.sql(named) == Some(sql);
         if anew.iter().any(belongs) {
-            makes.push((*place, is_late(&named.kind), sql.clone()));
+            makes.push((*place, named.is_late(), sql.clone()));
         }
     }
     drops.sort_by_key(|(place, _)| std::cmp::Reverse(*place));

@@ -432,7 +432,8 @@ impl CloneSession {
             });
         }
         if self.metadata.held.prepares {
-            let room = check_room(&mut self.databases.original.open()?, request.promised);
+            let needed = self.metadata.held.server.shared_by(request.promised);
+            let room = check_room(&mut self.databases.original.open()?, needed);
             room.map_err(|error| failed("be committed", &error))?;
         }
         let wanted = self.wanted((&found, seen), &conflicts[..settled], &shown.changes)?;

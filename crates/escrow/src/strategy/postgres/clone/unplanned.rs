@@ -61,6 +61,14 @@ pub(super) struct Watch<'p> {
     since: u64,
 }
 
+/// A table whose rows follow those of a table of the plan.
+struct Follower {
+    table: Relation,
+    of: Relation,
+    /// They follow what the plan does.
+    acts: bool,
+}
+
 /// A row of a plan, as it is before and afterwards.
 pub(super) type PlannedRow<'p> = (&'p Changed, Option<&'p Row>, Option<&'p Row>);
 
@@ -106,12 +114,12 @@ impl<'p> Watch<'p> {
     /// The tables of the plan, and those that follow what it does.
     fn watched(&self, connection: &mut Connection) -> PgResult<BTreeSet<Relation>> {
         let acting = self.followers(connection)?.into_iter();
-        let acting = acting.filter(|(_, acts)| *acts).map(|(one, _)| one);
+        let acting = acting.filter(|one| one.acts).map(|one| one.table);
         Ok(acting.chain(self.planned.keys().cloned()).collect())
     }
 
-    /// The tables whose rows follow those of the plan's, and whether they follow what it does.
-    fn followers(&self, connection: &mut Connection) -> PgResult<Vec<(Relation, bool)>> {
+    /// The tables whose rows follow those of the plan's.
+    fn followers(&self, connection: &mut Connection) -> PgResult<Vec<Follower>> {
         let mut found = Vec::new();
         for row in connection.query(FOLLOWING)? {
             let [
@@ -140,21 +148,25 @@ impl<'p> Watch<'p> {
                 _ => false,
             };
             let acts = self.rows.iter().any(acts);
-            found.push(((follower_schema, follower), acts));
+            found.push(Follower {
+                table: (follower_schema, follower),
+                acts,
+                of: one,
+            });
         }
         Ok(found)
     }
 
-    /// The tables whose rows follow what the plan does, as SQL takes their names; and whether some follow the rows of its tables at all.
+    /// The tables whose rows follow what the plan does, as SQL takes their names; and the tables of the plan that some follow at all.
     pub(super) fn following(
         &self,
         connection: &mut Connection,
-    ) -> Result<(BTreeSet<String>, bool)> {
+    ) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
         let found = self.followers(connection).map_err(looked)?;
-        let acts = found.iter().filter(|(_, acts)| *acts);
+        let acting = found.iter().filter(|one| one.acts);
         Ok((
-            acts.map(|(one, _)| quoted(one)).collect(),
-            !found.is_empty(),
+            acting.map(|one| quoted(&one.table)).collect(),
+            found.iter().map(|one| quoted(&one.of)).collect(),
         ))
     }
 

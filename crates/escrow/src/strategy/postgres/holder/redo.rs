@@ -10,6 +10,7 @@ use super::super::control::Changes;
 use super::super::triggers::Triggers;
 use super::backend::{Backend, LIMIT};
 use super::changes;
+use super::requests::AS_BEGUN;
 
 /// How much text is sent at once.
 const BATCH: usize = 256 * 1024;
@@ -173,7 +174,10 @@ impl Redo {
             let connection = &mut backend.connection;
             off.map_or(Ok(()), |off| off.turn_off(connection))?;
             self.write(connection, order)?;
-            off.map_or(Ok(()), |off| off.turn_on(connection))
+            // What waits for the end of the transaction ran before, and has its say now.
+            connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;
+            off.map_or(Ok(()), |off| off.turn_on(connection))?;
+            connection.query(AS_BEGUN).map(drop)
         })();
         let same = written
             .and_then(|()| Ok(changes::changes(backend)?.changes.changes == self.changes.changes));

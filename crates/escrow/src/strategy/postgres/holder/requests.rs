@@ -22,7 +22,7 @@ const GLANCE: Duration = Duration::from_millis(500);
 pub(in crate::strategy::postgres) const CHECKPOINTS: usize = 32;
 
 /// Lets every constraint wait again that begins so.
-const AS_BEGUN: &str = "DO $escrow$ DECLARE later pg_catalog.text; BEGIN \
+pub(super) const AS_BEGUN: &str = "DO $escrow$ DECLARE later pg_catalog.text; BEGIN \
     SELECT pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I', n.nspname, c.conname), ', ') INTO later \
     FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace WHERE c.condeferred \
     AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint d \

@@ -163,6 +163,13 @@ impl Database {
         done
     }
 
+    /// The same under the lock of a writer, which is not waited for.
+    pub(super) fn trial_at_once<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let at_once = self.sql.busy_timeout(Duration::ZERO);
+        at_once.map_err(self.failed("begin a transaction"))?;
+        self.trial(false, work)
+    }
+
     /// Makes a copy of it in a place of ours: of the file where that can be done, else page by page. The caller syncs it.
     pub(super) fn copy_to(&self, dir: &Dir, name: &str, reflinks: &Reflinks) -> Result<()> {
         if self.transaction(false, || self.copy_locked(dir, name, reflinks))? {

@@ -232,23 +232,55 @@ fn write_table(of: &Database, table: &Table, rows: &[GivenRow], path: &ResourceP
             None => insert(of, table, row, path),
         })
     };
-    // What stays may have referred to a row that goes, or get a value that such a one has.
-    let orders: [[&dyn Fn() -> Result<()>; 2]; 2] = [[&fill, &clear], [&clear, &fill]];
+    let exact = || {
+        rows.iter()
+            .try_for_each(|row| as_given(of, table, row, path))
+    };
+    // What stays may have referred to a row that goes, or get a value that such a one has. What goes after it may change it again.
+    let orders: [[&dyn Fn() -> Result<()>; 3]; 2] =
+        [[&fill, &clear, &exact], [&clear, &fill, &|| Ok(())]];
     let mut refused = Ok(());
-    for [first, second] in orders {
+    for steps in orders {
         let written = of.transaction(true, || {
-            first()?;
-            second()?;
+            steps.iter().try_for_each(|step| step())?;
             all_there(of, table, &keys, path)
         });
         match written {
             Ok(()) => return Ok(()),
             // Some errors end the whole transaction.
             Err(error) if of.sql.is_autocommit() => return Err(error),
-            Err(error) => refused = refused.and(Err(error)),
+            Err(error) => refused = Err(error),
         }
     }
     refused
+}
+
+/// Refuses where a row does not have what was given, as its columns take it.
+fn as_given(of: &Database, table: &Table, row: &GivenRow, path: &ResourcePath) -> Result<()> {
+    let values = given(table, row, path)?;
+    let key: Vec<String> = key_columns(table)
+        .into_iter()
+        .map(|column| super::schema::quoted(&table.columns[column]))
+        .collect();
+    let is = |((name, _), number): (&(String, Value), usize)| match key.contains(name) {
+        true => format!("{name} = ?{number}"),
+        false => format!("{name} COLLATE BINARY IS ?{number}"),
+    };
+    let all: Vec<String> = values.iter().zip(1..).map(is).collect();
+    let sql = format!(
+        "SELECT EXISTS (SELECT 1 FROM {} WHERE {})",
+        table.sql_name(),
+        all.join(" AND ")
+    );
+    let values = params_from_iter(values.iter().map(|(_, value)| value));
+    let found: rusqlite::Result<bool> = of.sql.query_row(&sql, values, |row| row.get(0));
+    match found.map_err(of.failed("read the rows"))? {
+        true => Ok(()),
+        false => Err(StrategyError::Unreadable {
+            path: path.clone(),
+            why: "a row would have other values than were given".to_owned(),
+        }),
+    }
 }
 
 /// Refuses where a row that was given is gone again.

@@ -45,6 +45,34 @@ fn squeezed(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
+/// The module of a virtual table, in small letters: the name behind `USING`, which may be quoted and have comments before it.
+fn module(sql: &str) -> String {
+    let mut rest = sql;
+    // Its own name may have the word in it; the last place at which a module may be named is where it is.
+    let mut found = String::new();
+    while let Some(at) = rest.to_ascii_lowercase().find("using") {
+        rest = &rest[at + 5..];
+        let name = without_comments(rest).trim_start_matches(['"', '\'', '[', '`']);
+        let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
+        let name = name[..end.unwrap_or(name.len())].to_ascii_lowercase();
+        if name.starts_with("fts") {
+            found = name;
+        }
+    }
+    found
+}
+
+/// What comes behind white space and comments.
+fn without_comments(text: &str) -> &str {
+    let text = text.trim_start();
+    let after = match (text.strip_prefix("/*"), text.strip_prefix("--")) {
+        (Some(comment), _) => comment.split_once("*/"),
+        (_, Some(comment)) => comment.split_once('\n'),
+        _ => return text,
+    };
+    after.map_or("", |(_, after)| without_comments(after))
+}
+
 impl FullText {
     /// A full-text table that takes its text from elsewhere. One that keeps none at all cannot be compared.
     pub(super) fn read(of: &Database, object: &Object) -> Result<Option<Self>> {
@@ -52,7 +80,8 @@ impl FullText {
         let Some((_, source)) = plain.split_once("content=") else {
             return Ok(None);
         };
-        if !plain.contains("usingfts") {
+        let module = module(&object.sql);
+        if !module.starts_with("fts") {
             return Ok(None);
         }
         let up_to = |end: char| {
@@ -79,7 +108,7 @@ impl FullText {
         Ok(Some(Self {
             name: object.name.clone(),
             source,
-            is_fts5: plain.contains("usingfts5"),
+            is_fts5: module == "fts5",
         }))
     }
 
@@ -108,11 +137,21 @@ impl FullText {
 
     /// Makes the index of all of the text; where that cannot be read it stays as it is.
     pub(super) fn rebuild(&self, of: &Database) -> Result<()> {
-        match self.ask(of, "rebuild") {
-            Err(error) if error.sqlite_error_code() == Some(UNREADABLE) => Ok(()),
-            done => done
-                .map(drop)
-                .map_err(of.failed("rebuild a full-text index")),
+        let mut unreadable = false;
+        // One that fails has emptied the index before.
+        let rebuilt = of.transaction(true, || {
+            let done = self.ask(of, "rebuild");
+            let code = done
+                .as_ref()
+                .err()
+                .and_then(|error| error.sqlite_error_code());
+            unreadable = code == Some(UNREADABLE);
+            let done = done.map_err(of.failed("rebuild a full-text index"));
+            done.map(drop)
+        });
+        match unreadable {
+            true => Ok(()),
+            false => rebuilt,
         }
     }
 
@@ -144,6 +183,14 @@ impl<'p> Written<'p> {
             || self.plan.is_whole(name)
     }
 
+    fn has_views(&self) -> bool {
+        let mut whole = self.plan.whole.iter();
+        whole.any(|swap| {
+            let mut sides = [&swap.before, &swap.after].into_iter().flatten();
+            sides.any(|side| side.owner().is_some_and(|one| !one.is_table()))
+        })
+    }
+
     /// The full-text tables of a version that have to be rebuilt. One that takes its text from nothing that is there has nothing to be
     /// rebuilt from.
     pub(super) fn full_text<'s>(&self, of: &Database, schema: &'s Schema) -> Vec<&'s FullText> {
@@ -153,6 +200,8 @@ impl<'p> Written<'p> {
             let source = owners.find(|object| squeezed(&object.name) == one.source);
             let concerned = match source {
                 Some(_) if self.has(&one.name) => true,
+                // A view that changed may be read by that one.
+                Some(view) if !view.is_table() && self.has_views() => true,
                 Some(table) if table.is_table() => self.has(&table.name),
                 Some(view) => match read_by(of, &view.name) {
                     Ok(Some(read)) => read.iter().any(|name| self.has(name)),

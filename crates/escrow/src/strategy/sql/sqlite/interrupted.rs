@@ -1,9 +1,9 @@
 //! Whether a transaction that was interrupted at its end was committed.
 //!
 //! Its mark was made before SQLite's own commit, and no other one after it. One transaction does all of it or nothing, so there is one
-//! answer for all of it. What becomes another version gives it. What only comes or goes gives it where there is nothing else: another
-//! process may add an equal row or index, or remove the same one. Rows without a key are counted: the mark says how many there were
-//! before and would be after. Where one says that it happened and another that it did not, nothing is assumed (rule C19).
+//! answer for all of it: the original holds everything as it was before, or as it is after. Rows without a key are counted: the mark says
+//! how many there were before and would be after. Where one thing says that it happened and another that it did not, another process wrote
+//! in between, and which of them it was is not known: nothing is assumed (rule C19).
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::apply::{Direction, Holds, State, each_row, holds, item, state};
 use super::connect::Database;
 use super::loose::{AllLoose, damaged, is_loose};
-use super::plan::{OpenPlan, TableSwap};
+use super::plan::OpenPlan;
 use crate::model::ResourcePath;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::differ::digest;
@@ -105,21 +105,14 @@ pub(super) fn happened(plan: &OpenPlan, of: &Database, direction: Direction) -> 
     let mark = Mark::read(plan, direction)?;
     let now = state(plan, of, direction)?;
     let settings = plan.plan.settings.iter();
-    let settings = settings.map(|one| (setting_item(&one.name), true));
-    let objects = plan.plan.objects.iter();
-    let objects = objects.map(|one| (one.item(), one.before.is_some() && one.after.is_some()));
-    let whole = plan.plan.whole.iter();
-    let both = |one: &TableSwap| one.before.is_some() && one.after.is_some();
-    let whole = whole.map(|one| (table_item(&one.name), both(one)));
+    let settings = settings.map(|one| setting_item(&one.name));
+    let objects = plan.plan.objects.iter().map(|one| one.item());
+    let whole = plan.plan.whole.iter().map(|one| table_item(&one.name));
     let fixed: Vec<_> = settings.chain(objects).chain(whole).collect();
-    let (mut changed, mut come_or_gone) = (Evidence::default(), Evidence::default());
-    for (place, ((item, is_changed), held)) in fixed.iter().zip(now.all()).enumerate() {
-        let evidence = match is_changed {
-            true => &mut changed,
-            false => &mut come_or_gone,
-        };
+    let mut told = Evidence::default();
+    for (place, (item, held)) in fixed.iter().zip(now.all()).enumerate() {
         if !mark.left.contains(&place) {
-            evidence.add(held, || item.clone());
+            told.add(held, || item.clone());
         }
     }
     let counts = mark.counts.iter();
@@ -135,22 +128,16 @@ pub(super) fn happened(plan: &OpenPlan, of: &Database, direction: Direction) -> 
                 let content = digest(row);
                 if let Some((before, after)) = counts.get(&(swap.table, content)) {
                     let count = all.table(swap.table)?.count(&content);
-                    come_or_gone.add(holds(&count, before, after), item);
+                    told.add(holds(&count, before, after), item);
                 }
             }
-            (Some(_), Some(_)) => changed.add(now.rows[number], item),
-            _ => come_or_gone.add(now.rows[number], item),
+            _ => told.add(now.rows[number], item),
         }
         Ok(())
     })?;
-    let other = changed.other.take().or(come_or_gone.other.take());
-    let told = match (&changed.from, &changed.to) {
-        (None, None) => come_or_gone,
-        _ => changed,
-    };
     let paths = match (told.from, told.to) {
         (Some(from), Some(to)) => vec![from, to],
-        (None, None) => match other.or(now.reshaped.first().cloned()) {
+        (None, None) => match told.other.or(now.reshaped.first().cloned()) {
             Some(other) => vec![other],
             None => return Ok(false),
         },

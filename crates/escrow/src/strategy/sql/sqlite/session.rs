@@ -131,7 +131,11 @@ impl SqliteSession {
         if !Schema::read(&open.work)?.full_text.is_empty() {
             // By a connection of its own: it takes the lock of a writer, under which nothing can be copied.
             let work = self.work(Use::Merge)?;
-            work.trial(false, || full_text::check(&work, &mut merged))?;
+            match work.trial_at_once(|| full_text::check(&work, &mut merged)) {
+                // Who works in the sandbox is not waited for. The index of the original is looked at when it is written.
+                Err(StrategyError::Locked { .. }) => {}
+                checked => checked?,
+            }
         }
         Ok(merged)
     }
