@@ -1,6 +1,7 @@
 //! Databases of which a clone once could not be compared, released or restored, though every client can work on them so. Each test is
 //! named after what was in the way.
 
+use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -241,6 +242,30 @@ fn a_short_limit_for_idle_transactions() {
         "CREATE TABLE made (a int PRIMARY KEY); INSERT INTO made VALUES (1); DELETE FROM loose",
         "SELECT (SELECT count(*) FROM made), (SELECT count(*) FROM loose)",
     );
+}
+
+// rule C15
+#[test]
+fn temporary_tables_of_other_clients() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "CREATE TABLE made (a int PRIMARY KEY); DROP TABLE loose",
+    );
+    let mut client = psql_command(&shop.server.url("postgres", "shop"));
+    let made = "SELECT format('CREATE TEMP TABLE t%s (a serial PRIMARY KEY, b int CHECK (b > 0))', n) FROM generate_series(1, 100000) n \\gexec";
+    let client = client.stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut client = client.spawn().expect("psql starts");
+    let mut to = client.stdin.take().expect("it is piped");
+    writeln!(to, "{made}").expect("psql reads");
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE TEMP%'";
+    wait_until(|| shop.server.sql("postgres", busy) == "1");
+    shop.cli.ok("commit try");
+    assert_eq!(shop.server.sql("postgres", busy), "1", "it still works");
+    client.kill().expect("it runs");
+    client.wait().expect("it ended");
+    shop.assert_no_clone();
 }
 
 // rule Q7

@@ -89,22 +89,23 @@ fn elsewhere(path: ResourcePath, what: &str) -> StrategyError {
     StrategyError::Moved { path, what }
 }
 
-/// Which versions of definitions the original has, of those that cannot be locked.
+/// Which versions of definitions the original has, of those that cannot be locked. Temporary ones of other clients come and go.
 fn stamp(original: &Original) -> Result<String> {
-    let one = |catalog: &str| {
+    let one = |(catalog, table): (&str, &str)| {
         format!(
-            "SELECT '{catalog}' || oid || ' ' || xmin AS x FROM pg_catalog.pg_{catalog} WHERE oid >= 16384"
+            "SELECT '{catalog}' || oid || ' ' || xmin AS x FROM pg_catalog.pg_{catalog} d WHERE oid >= 16384 \
+             AND NOT EXISTS (SELECT FROM pg_catalog.pg_class t WHERE t.oid = {table} AND t.relpersistence = 't')"
         )
     };
     let catalogs = [
-        "class",
-        "attrdef",
-        "proc",
-        "rewrite",
-        "enum",
-        "constraint",
-        "trigger",
-        "policy",
+        ("class", "d.oid"),
+        ("attrdef", "d.adrelid"),
+        ("proc", "0"),
+        ("rewrite", "d.ev_class"),
+        ("enum", "0"),
+        ("constraint", "d.conrelid"),
+        ("trigger", "d.tgrelid"),
+        ("policy", "d.polrelid"),
     ];
     let catalogs = catalogs.map(one);
     let all = catalogs.join(" UNION ALL ");
