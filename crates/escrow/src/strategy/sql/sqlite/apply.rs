@@ -270,7 +270,6 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
         return Ok(());
     }
     let original = open(plan)?;
-    let _versions = Attached::new(&original, plan, Direction::Forward)?;
     in_transaction(plan, &original, Direction::Forward, || {
         if plan.is_marked(BEGUN)? && happened(plan, &original, Direction::Forward)? {
             // What others did since is theirs.
@@ -293,7 +292,6 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
 
 /// Makes what a plan says in a transaction that is open, on rows that are as they were; says what its mark has to say.
 pub(super) fn remake(plan: &OpenPlan, original: &Database) -> Result<Vec<u8>> {
-    let _versions = Attached::new(original, plan, Direction::Forward)?;
     let state = state(plan, original, Direction::Forward)?;
     if let Some(other) = state.moved().next() {
         return Err(moved(other));
@@ -367,7 +365,6 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
         return Ok(report);
     }
     let original = open(plan)?;
-    let _versions = Attached::new(&original, plan, Direction::Back)?;
     in_transaction(plan, &original, Direction::Back, || {
         let is_there = is_there(plan, &original)?;
         let state = state(plan, &original, Direction::Back)?;
@@ -391,7 +388,6 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
 /// a constraint stops it when other members are taken back already.
 pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
     let original = open(plan)?;
-    let _versions = Attached::new(&original, plan, Direction::Back)?;
     original.trial(true, || {
         if !is_there(plan, &original)? {
             return Ok(Vec::new());
@@ -420,39 +416,6 @@ fn open(plan: &OpenPlan) -> Result<Database> {
     // What is decided survives a power cut, whatever the application prefers: EXTRA also syncs that the journal is gone.
     original.run("make commits durable", "PRAGMA synchronous = EXTRA")?;
     Ok(original)
-}
-
-/// A staged version, from which whole tables are taken, beside the original.
-struct Attached<'a>(Option<&'a Database>);
-
-impl<'a> Attached<'a> {
-    fn new(to: &'a Database, plan: &OpenPlan, direction: Direction) -> Result<Self> {
-        if !plan.plan.stages_rows() {
-            return Ok(Self(None));
-        }
-        let at = plan.version(direction.version());
-        let at = std::os::unix::ffi::OsStrExt::as_bytes(Path::as_os_str(&at));
-        let text = Value::Text(at.to_vec());
-        let done = to.sql.execute("ATTACH ?1 AS staged", [text]);
-        done.map_err(to.failed("open what was staged"))?;
-        let attached = Self(Some(to));
-        // It is only read: the transaction stays one of the original alone, without a super-journal.
-        if to.sql.is_autocommit() {
-            to.run("open what was staged", "PRAGMA staged.synchronous = OFF")?;
-        }
-        Ok(attached)
-    }
-}
-
-impl Drop for Attached<'_> {
-    fn drop(&mut self) {
-        if let Some(of) = self.0 {
-            // It ends with the connection at the latest.
-            match of.run("close what was staged", "DETACH staged") {
-                Ok(()) | Err(_) => {}
-            }
-        }
-    }
 }
 
 /// Makes the other version, unless that leaves a reference without what it refers to that was not so before, and is not so in the

@@ -92,9 +92,8 @@ impl Database {
             sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         }
         sql.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
-        // No other file is opened, whatever the SQL says; a merge takes tables out of what was staged for it.
-        let others = i32::from(purpose == Use::Merge);
-        sql.set_limit(Limit::SQLITE_LIMIT_ATTACHED, others)?;
+        // No other file is opened, whatever the SQL says.
+        sql.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
         sql.pragma_update(None, "foreign_keys", purpose == Use::Work)?;
         sql.pragma_update(None, "cell_size_check", true)
     }
@@ -108,6 +107,12 @@ impl Database {
     pub(super) fn failed(&self, what: &str) -> impl FnOnce(rusqlite::Error) -> StrategyError {
         let (at, what) = (self.at.clone(), what.to_owned());
         move |error| explain(&at, &what, error)
+    }
+
+    /// Whether every statement that would write fails from now on.
+    pub(super) fn refuse_writes(&self, refuse: bool) -> Result<()> {
+        let set = self.sql.pragma_update(None, "query_only", refuse);
+        set.map_err(self.failed("set the connection up"))
     }
 
     /// Runs one statement.

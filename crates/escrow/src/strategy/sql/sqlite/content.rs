@@ -72,11 +72,9 @@ fn typed(table: &Table, path: &ResourcePath) -> Option<RowKey> {
 }
 
 /// Runs one statement.
-pub(super) fn query(of: &Database, statement: &str, read_only: bool) -> Result<QueryResult> {
+pub(super) fn query(of: &Database, statement: &str) -> Result<QueryResult> {
     let failed = || move |error| refusal(of, error);
     let is_held = !of.sql.is_autocommit();
-    let set = of.sql.pragma_update(None, "query_only", read_only);
-    set.map_err(failed())?;
     let before = of.sql.total_changes();
     let mut prepared = of.sql.prepare(statement).map_err(failed())?;
     let columns: Vec<String> = prepared.column_names().map(str::to_owned).collect();

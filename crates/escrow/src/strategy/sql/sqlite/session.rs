@@ -414,7 +414,9 @@ impl Sandbox for SqliteSession {
     }
 
     fn query(&self, statement: &str, read_only: bool) -> Result<QueryResult> {
-        content::query(&self.work(Use::Work)?, statement, read_only)
+        let work = self.work(Use::Work)?;
+        work.refuse_writes(read_only)?;
+        content::query(&work, statement)
     }
 
     fn access(&self) -> Result<Access> {

@@ -8,8 +8,8 @@ use rusqlite::ffi::Error as Failure;
 use rusqlite::{ErrorCode, params_from_iter};
 
 use super::apply::{Direction, Holds, State, each_row, find, item};
-use super::connect::Database;
-use super::diff::table_digest;
+use super::connect::{Database, Use};
+use super::diff::{each, table_digest};
 use super::loose::is_loose;
 use super::plan::{OpenPlan, SettingSwap, TableSwap, WholeTable};
 use super::references;
@@ -89,11 +89,18 @@ pub(super) fn make(
         owner.map_or(Ok(()), |owner| drop_object(original, owner))?;
         done.add(&table_item(&swap.name));
     }
+    let staged = match plan.plan.stages_rows() {
+        true => Some(Database::open(
+            &plan.version(direction.version()),
+            Use::Read,
+        )?),
+        false => None,
+    };
     // What is of a whole table, and by itself too, comes once.
     let mut comes: BTreeMap<(&str, &str), &Object> = BTreeMap::new();
     for swap in &whole {
         if let (_, Some(to)) = direction.of(&swap.before, &swap.after) {
-            fill(original, to)?;
+            fill(original, staged.as_ref(), to)?;
             ahead(&mut counted, &swap.name, to.counter);
             let rest = to.objects.iter().filter(|one| !one.is_table());
             comes.extend(rest.map(|one| ((one.kind.as_str(), one.name.as_str()), one)));
@@ -152,26 +159,18 @@ fn drop_object(original: &Database, object: &Object) -> Result<()> {
     original.run(&format!("drop {}", object.name), &sql)
 }
 
-/// Makes a table with the rows that were staged.
-fn fill(original: &Database, to: &WholeTable) -> Result<()> {
+/// Makes a table with the rows that were staged. They are read through a connection of their own: what is attached to one that holds a
+/// transaction would stay there until its end.
+fn fill(original: &Database, staged: Option<&Database>, to: &WholeTable) -> Result<()> {
     for object in to.objects.iter().filter(|one| one.is_table()) {
         create(original, object)?;
     }
-    let Some(table) = &to.table else {
-        return Ok(());
-    };
-    let (name, columns) = (table.sql_name(), table.column_list());
-    let columns = match table.numbers() {
-        Some(rowid) => format!("{rowid}, {columns}"),
-        None => columns,
-    };
-    let sql =
-        format!("INSERT OR ABORT INTO main.{name} ({columns}) SELECT {columns} FROM staged.{name}");
-    let filled = original.sql.execute(&sql, []);
-    let what = format!("fill {}", table.name);
-    filled
-        .map(drop)
-        .map_err(refused(original, table_item(&table.name), &what))
+    match (&to.table, staged) {
+        (Some(table), Some(staged)) => each(staged, table, |rowid, row| {
+            insert(original, table, rowid, &row)
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// What was staged is only now read, so it is only now that it can be told from something else in its place.
@@ -283,9 +282,10 @@ pub(super) fn insert(
         .sql
         .prepare_cached(&table.insert())
         .and_then(|mut insert| insert.execute(params_from_iter([&number].into_iter().chain(row))));
-    let what = format!("insert a row into {}", table.name);
-    let item = references::item(table, rowid, row);
-    done.map(drop).map_err(refused(original, item, &what))
+    done.map(drop).map_err(|error| {
+        let what = format!("insert a row into {}", table.name);
+        refused(original, references::item(table, rowid, row), &what)(error)
+    })
 }
 
 fn set(original: &Database, swap: &SettingSwap, direction: Direction) -> Result<()> {

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
-use rusqlite::limits::Limit;
 
 use super::NAME;
 use super::wire::{Answer, HeldSpec, Refusal, Request};
@@ -39,10 +38,9 @@ const SILENCE: Duration = Duration::from_secs(10);
 const LONGEST: u64 = 1 << 30;
 
 /// Settings that may be given a value in a statement: those that a commit carries over, and those that only look.
-const PERMITTED: [&str; 13] = [
+const PERMITTED: [&str; 12] = [
     "user_version",
     "application_id",
-    "query_only",
     "defer_foreign_keys",
     "foreign_key_check",
     "foreign_key_list",
@@ -222,12 +220,15 @@ impl Held {
             }
         };
         let what = "run the statement";
+        self.database.refuse_writes(read_only)?;
         let set = self.database.sql.authorizer(Some(guard));
         set.map_err(self.database.failed(what))?;
-        let found = content::query(&self.database, statement, read_only);
+        let found = content::query(&self.database, statement);
         let none: Option<fn(AuthContext<'_>) -> Authorization> = None;
         let set = self.database.sql.authorizer(none);
         set.map_err(self.database.failed(what))?;
+        // The connection goes on, and writes what is committed.
+        self.database.refuse_writes(false)?;
         if denied.load(Ordering::SeqCst) {
             let why = "transactions, savepoints, attached databases, temporary objects and settings belong to the connection that holds \
                        the sandbox's transaction";
@@ -328,8 +329,7 @@ impl Held {
         let sql = &self.database.sql;
         let set = sql
             .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, !apart)
-            .and_then(|_| sql.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, !apart))
-            .and_then(|_| sql.set_limit(Limit::SQLITE_LIMIT_ATTACHED, i32::from(apart)));
+            .and_then(|_| sql.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, !apart));
         set.map(drop)
             .map_err(self.database.failed("set the connection up"))
     }
@@ -372,17 +372,7 @@ impl Held {
             self.database.run("roll back", "ROLLBACK")?;
         }
         let mut report = apply::undo(&plan)?;
-        let again = self
-            .begin_anew()
-            .and_then(|()| match plan.plan.whole.is_empty() {
-                true => self.make(&plan).map(drop),
-                false => Err(unsupported(
-                    NAME,
-                    "make them again",
-                    "a table has another form",
-                )),
-            });
-        if let Err(error) = again {
+        if let Err(error) = self.begin_anew().and_then(|()| self.make(&plan)) {
             let what = "the commit was taken back, and what the sandbox had changed could not be made again";
             report.lost.push(format!("{what}: {error}"));
         }
