@@ -186,6 +186,39 @@ for sql in ["COPY loose FROM STDIN", "COPY loose FROM STDIN (NULL 'ü')"]:
     shop.assert_nothing_left();
 }
 
+/// After a `Bind` that failed the portal without a name was the one that the server had left of a failed query: to carry that out ends the
+/// server (PostgreSQL 15: its text is freed), with every client of it. A client of the server itself can do that; one of a sandbox cannot.
+// rule Q3
+#[test]
+fn a_portal_that_could_not_be_made_was_one_that_ends_the_server() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(&url, "UPDATE items SET price = 3");
+    let script = r#"
+one = Raw(sys.argv[1])
+one.say(P("SELECT 1", "sel") + S)
+for failing in [B("none"), B("none") + B("sel"), P("SELEC") + B("sel")]:
+    for message in [E(), E(rows=2), D(), frame("C", b"P\0") + E()]:
+        one.say(Q("BEGIN"))
+        one.say(Q("RELEASE s"))
+        one.say(Q("SELECT 1; SELECT 1/0"))
+        assert one.say(failing + S)[-1] == ("Z", b"E")
+        found = one.say(message + S)
+        assert b"C34000" in str(found).encode() and found[-1] == ("Z", b"E"), found
+        one.say(Q("ROLLBACK"))
+# One that was made is the client's own, also after an error.
+one.say(Q("BEGIN"))
+one.say(B("sel") + E() + P("SELEC") + S)
+found = one.say(E() + S)
+assert b"C25P02" in str(found).encode(), found
+one.say(Q("ROLLBACK"))
+"#;
+    python(&[FRAMES, script].concat(), &[&url]);
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "20|60");
+    shop.assert_nothing_left();
+}
+
 /// What a portal is was forgotten when another one was to have its name, which the server refuses: that it copies came as a surprise.
 // rule Q3
 #[test]

@@ -13,7 +13,7 @@ use super::super::sql::{self, Statement};
 use super::super::wire::{self, Frame, Incoming};
 use super::backend::{Backend, Settings, Turn, Unavailable, WORK};
 use super::exchange::{Exchange, Form, with_hint};
-use super::statements::{Closing, Prepared, Renamed, UNNAMED};
+use super::statements::{Closing, Prepared, Renamed, ReplacedPortal, UNNAMED};
 use super::{Holder, extended};
 
 /// How long a client waits for another one's transaction.
@@ -93,8 +93,8 @@ pub(super) struct Client<'h> {
     pub(super) parsing: VecDeque<Option<Vec<u8>>>,
     /// What messages of the exchange deallocate, whose answer is not known yet.
     pub(super) deallocated: Vec<(Vec<u8>, Prepared)>,
-    /// Portals that messages of the exchange replace or close: whether each may have copied, and whether there was one without a name.
-    pub(super) replaced: Vec<(Vec<u8>, bool, bool)>,
+    /// Portals that messages of the exchange replace or close, from the first on of which the server has not said that it did.
+    pub(super) replaced: VecDeque<ReplacedPortal>,
     /// What is being closed.
     pub(super) closing: VecDeque<Closing>,
     /// Whether a portal was made that has a name.

@@ -318,6 +318,7 @@ impl Exchange {
                 }
                 b'S' => client.set.push((None, false)),
                 b'1' => client.parsed(),
+                b'2' => client.bound(),
                 b'3' => match client.closing.pop_front() {
                     Some(Closing::Own) => {
                         self.releasing = self.releases && client.closing.is_empty();

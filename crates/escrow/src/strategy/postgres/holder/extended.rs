@@ -256,7 +256,7 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
         b'B' => {
             let (portal, rest) = wire::text(body).ok_or_else(malformed)?;
             let (name, rest) = wire::text(rest).ok_or_else(malformed)?;
-            client.replace_portal(portal);
+            client.replace_portal(portal, true);
             let server = name_of(client, name);
             match client.statements.get(name).map(|known| known.kind.clone()) {
                 Some(kind) if kind.is_control() => {
@@ -303,7 +303,7 @@ fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Se
                 &[b"P", portal_of(client, portal), b"\0"].concat(),
             );
             if frame.kind == b'C' {
-                client.replace_portal(portal);
+                client.replace_portal(portal, false);
                 client.portal_unnamed &= !portal.is_empty();
                 client.closing.push_back(Closing::Client);
             }

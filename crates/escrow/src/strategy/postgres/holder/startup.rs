@@ -63,7 +63,7 @@ pub(super) fn welcome(holder: &Holder, mut stream: UnixStream) {
         portals: HashMap::new(),
         parsing: VecDeque::new(),
         deallocated: Vec::new(),
-        replaced: Vec::new(),
+        replaced: VecDeque::new(),
         closing: VecDeque::new(),
         portal_named: false,
         portal_unnamed: false,

@@ -42,6 +42,17 @@ pub(super) enum Closing {
     Statement(Vec<u8>, Prepared, bool),
 }
 
+/// A portal that the server was asked to replace or to close.
+pub(super) struct ReplacedPortal {
+    name: Vec<u8>,
+    /// Whether another one takes its place, which the server confirms.
+    binds: bool,
+    /// Whether it may have copied.
+    copied: bool,
+    /// Whether the client had a portal without a name.
+    unnamed: bool,
+}
+
 impl Client<'_> {
     /// What every name of a statement that this client prepared begins with on the server.
     pub(super) fn prefix(&self) -> String {
@@ -156,10 +167,21 @@ impl Client<'_> {
     }
 
     /// Forgets what a portal carries out, since another one takes its place or it is closed: unless that fails.
-    pub(super) fn replace_portal(&mut self, portal: &[u8]) {
-        let before = self.portals.remove(portal).is_some();
-        let kept = (portal.to_vec(), before, self.portal_unnamed);
-        self.replaced.push(kept);
+    pub(super) fn replace_portal(&mut self, portal: &[u8], binds: bool) {
+        let copied = self.portals.remove(portal).is_some();
+        self.replaced.push_back(ReplacedPortal {
+            name: portal.to_vec(),
+            binds,
+            copied,
+            unnamed: self.portal_unnamed,
+        });
+    }
+
+    /// Notes that the server made the next portal: an error does not bring back what was in its place, nor what was closed before.
+    pub(super) fn bound(&mut self) {
+        let confirmed = self.replaced.iter().position(|one| one.binds);
+        self.replaced
+            .drain(..confirmed.map_or(0, |place| place + 1));
     }
 
     /// A query takes the statement without a name with it, and one that is not empty the portal.
@@ -213,11 +235,13 @@ impl Client<'_> {
             *kind = Statement::Other;
         }
         // The server may still have those before, which may copy.
-        for (portal, before, unnamed) in self.replaced.drain(..) {
-            self.portal_unnamed |= unnamed;
-            if before {
-                self.portals.entry(portal).or_insert(Statement::Other);
-            }
+        if let Some(first) = self.replaced.front() {
+            // One that could not be made is not the client's: the server may have one of ours, or one that a query left when it failed, and
+            // carrying that out ends servers.
+            self.portal_unnamed = first.unnamed;
+        }
+        for one in self.replaced.drain(..).filter(|one| one.copied) {
+            self.portals.entry(one.name).or_insert(Statement::Other);
         }
         for name in self.parsing.drain(..).flatten() {
             self.statements.remove(&name);
