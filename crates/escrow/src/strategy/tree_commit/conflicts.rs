@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::merge::{self, BaseText};
-use super::{Released, TreePreview, VersionSource, privileges, sort};
+use super::{Released, TreePreview, VersionSource, open_database, privileges, sort};
 use crate::fs::dir::DirEntry;
 use crate::fs::state_dir;
 use crate::fs::walk::look_at_all;
@@ -334,6 +334,12 @@ impl<'a, S: VersionSource> ConflictCheck<'a, S> {
                 });
             }
             Some(now) => self.present(change, (&dir, name), now)?,
+        }
+        if change.kind != ChangeKind::ModeChanged
+            && open_database::is_open(&dir, name, now.as_ref())?
+        {
+            let at = now.as_ref().map(|_| (&dir, name));
+            self.conflict(change, at, now.as_ref(), open_database::WHY)?;
         }
         Ok(now)
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::apply::{Touched, apply_metadata, is_as_left, open_parent, retime};
 use super::intent::{IntentEntry, IntentRecords, RenameStep};
 use super::stage::staged_path;
-use super::{DirUpdate, KeptLink, TreeIntent, sort, stat};
+use super::{DirUpdate, KeptLink, TreeIntent, open_database, sort, stat};
 use crate::failpoints;
 use crate::fs::atomic_file;
 use crate::fs::walk::look_at_all;
@@ -73,6 +73,9 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
         foreign(of, here, &linked, exact, &mut |path, what, now| {
             tell(path, what, now.map(Meta::facts));
         })?;
+        for (path, now) in open_databases(original, records, &step)? {
+            tell(path, open_database::WHY, now.as_ref().map(Meta::facts));
+        }
         let path = &step.top.path;
         let above = path.split().map(|(parent, _)| parent);
         let went = above.is_some_and(|parent| removed.contains(&parent));
@@ -166,6 +169,30 @@ fn altered(
         }
     }
     Ok(())
+}
+
+/// The SQLite databases at the place of a step that a program has open, and would write to where nobody looks any more.
+fn open_databases(
+    original: &Dir,
+    records: &IntentRecords,
+    step: &RenameStep,
+) -> Result<Vec<(ResourcePath, Option<Meta>)>> {
+    let mut found = Vec::new();
+    for entry in std::iter::once(step.top.clone()).chain(records.below(step)) {
+        let seen = entry.new.as_ref().or(entry.old.as_ref());
+        if !seen.is_some_and(|seen| open_database::may_be(&entry.path, seen)) {
+            continue;
+        }
+        let (dir, name) = match original.parent(&entry.path) {
+            Err(error) if error.is_absent() || error.leaves() => continue,
+            place => place?,
+        };
+        let now = dir.stat(name)?;
+        if open_database::is_open(&dir, name, now.as_ref())? {
+            found.push((entry.path, now));
+        }
+    }
+    Ok(found)
 }
 
 /// Tells everything at the place of a step that the commit did not put there. `exact` compares to

@@ -1,0 +1,97 @@
+//! SQLite databases that lie in directories and checkouts: as plain files, and as resources of their own.
+
+use crate::sqlite::{ORDERS, Waiting, conflicts, dump, sql, talk};
+use crate::*;
+
+/// A program that has a database open, and writes a row when it is told to end.
+const OPENS: &str = "import sqlite3, sys
+c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM orders').fetchall(); print('open', flush=True)
+sys.stdin.read(); c.execute(\"INSERT INTO orders (status) VALUES ('late')\"); c.commit(); c.close()";
+
+/// A world with a directory `app` in which a database lies, and no plan.
+fn world() -> (World, Cli, PathBuf) {
+    let world = World::new();
+    let at = world.dir("app/data").join("shop.db");
+    let cli = Cli::new(&world, &binary());
+    sql(&at, ORDERS);
+    (world, cli, at)
+}
+
+/// The program went on with the file that a commit had replaced, and every row that it wrote was lost.
+// rule Q5, C15
+#[test]
+fn a_database_that_a_program_had_open_was_replaced_as_a_file() {
+    for mode in ["delete", "wal"] {
+        let (world, cli, at) = world();
+        sql(&at, &format!("PRAGMA journal_mode = {mode}"));
+        cli.ok("plan create try --resource app --strategy filesystem_copy");
+        let inside = PathBuf::from(cli.ok("path try app data/shop.db").trim_end());
+        sql(&inside, "UPDATE orders SET status = 'ours' WHERE id = 1");
+        let before = dump(&at);
+        let program = Waiting::new(OPENS, &at);
+        let found = conflicts(&cli);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let (path, what) = &found[0];
+        assert!(path == "data/shop.db" && what.contains("has this SQLite database open"));
+        assert_eq!(dump(&at), before);
+        program.end();
+        assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "4");
+        // What it wrote is a change as any other.
+        assert_eq!(conflicts(&cli).len(), 1);
+        cli.ok("rollback try");
+        sql(&inside, "DELETE FROM orders WHERE id < 4");
+        cli.ok("commit try");
+        assert_eq!(sql(&at, "SELECT status FROM orders"), "late");
+
+        // An undo replaces it too.
+        let program = Waiting::new(OPENS, &at);
+        let refused = cli.run("undo try");
+        let said = talk(&refused);
+        assert_eq!(refused.status, 4, "{said}");
+        assert!(said.contains("has this SQLite database open"), "{said}");
+        assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "1");
+        program.end();
+        drop(world);
+    }
+}
+
+/// A journal that comes beside a database in use would be rolled back into it.
+// rule Q5
+#[test]
+fn a_journal_came_beside_a_database_that_a_program_had_open() {
+    for name in ["shop.db-journal", "shop.db-wal"] {
+        let (_world, cli, at) = world();
+        cli.ok("plan create try --resource app --strategy filesystem_copy");
+        let inside = PathBuf::from(cli.ok("path try app data").trim_end());
+        fs::write(inside.join(name), [7; 4096]).expect("there is room");
+        let program = Waiting::new(OPENS, &at);
+        let found = conflicts(&cli);
+        assert_eq!(found[0].0, format!("data/{name}"));
+        assert!(!at.with_file_name(name).exists());
+        program.end();
+        assert_eq!(sql(&at, "PRAGMA integrity_check"), "ok");
+    }
+}
+
+/// A program that only reads does not stand in the way, and neither does one that has another file of that size open.
+#[test]
+fn a_database_that_nobody_writes_is_a_file_as_any_other() {
+    let (world, cli, at) = world();
+    fs::write(world.at("app/page"), [b'x'; 512]).expect("there is room");
+    cli.ok("plan create try --resource app --strategy filesystem_copy");
+    let inside = PathBuf::from(cli.ok("path try app data/shop.db").trim_end());
+    sql(&inside, "DELETE FROM orders WHERE id = 1");
+    let page = PathBuf::from(cli.ok("path try app page").trim_end());
+    fs::write(page, [b'y'; 512]).expect("there is room");
+    let reads = "import sys
+c = open(sys.argv[1], 'rb'); print('open', flush=True); sys.stdin.read()";
+    let reader = Waiting::new(reads, &at);
+    let writes =
+        "import sys\nc = open(sys.argv[1], 'r+b'); print('open', flush=True); sys.stdin.read()";
+    let writer = Waiting::new(writes, &world.at("app/page"));
+    cli.ok("commit try");
+    reader.end();
+    writer.end();
+    assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "2");
+    assert_eq!(read(world.at("app/page"))[..1], *"y");
+}
