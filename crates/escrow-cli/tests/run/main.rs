@@ -20,6 +20,7 @@ mod flow;
 mod git;
 mod git_attacks;
 mod git_base;
+mod git_databases;
 mod git_default;
 mod git_history;
 mod git_kinds;

@@ -16,6 +16,7 @@
 
 mod clean;
 mod command;
+mod databases;
 mod history;
 mod index;
 mod intent;
@@ -92,6 +93,9 @@ struct GitMetadata {
     /// The submodules that are checked out, where the files are seen as they lie.
     #[serde(default)]
     modules: Vec<Module>,
+    /// Databases in it that are resources of their own.
+    #[serde(default)]
+    databases: Vec<ResourcePath>,
 }
 
 /// A state of both, or an intent of both.
@@ -239,6 +243,8 @@ impl GitWorktree {
         for module in &modules {
             self.keep(request, &module.repository, module.base(), area)?;
         }
+        let databases = databases::among(at, &request.target.carved);
+        databases::leave_out(&databases, &area.subdir(SEED)?)?;
         modules::fill(git, &modules, &area.subdir(SEED)?)?;
         let mut target = request.target.clone();
         target.carved.push(git_dir());
@@ -275,6 +281,7 @@ impl GitWorktree {
             options,
             seed: Location::from(seed.path()),
             modules,
+            databases,
         };
         warnings.extend(files.warnings);
         let copied = self
@@ -365,6 +372,7 @@ impl GitWorktree {
             options: other.options,
             seed: other.seed,
             modules: other.modules,
+            databases: other.databases,
         };
         Ok(Created {
             sandbox: reference(request, &sandbox),

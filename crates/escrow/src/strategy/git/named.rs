@@ -11,6 +11,7 @@ use serde_json::json;
 use super::super::Sandbox;
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
+use super::databases;
 use super::history::{History, in_git_dir, path_of, read_file, roots};
 use super::release::read_all;
 use super::replace::{self, NewFile, Replacement};
@@ -24,7 +25,7 @@ use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
 const CONFIG: &str = "config";
 
 /// Files beside the settings that say which files git looks at, and how.
-const INFO: [&str; 2] = ["info/exclude", "info/attributes"];
+const INFO: [&str; 2] = [databases::EXCLUDE, "info/attributes"];
 
 /// The user's settings when the sandbox was made, beside the seed: no command inside sees them.
 const USERS_CONFIG: &str = "user-config";
@@ -74,7 +75,7 @@ impl Named<'_> {
         let mut names = self.hooks()?;
         names.extend(INFO.map(str::to_owned));
         for name in names {
-            let new = read_file(self.private, name.as_bytes())?;
+            let new = self.inside(&name)?;
             if new == self.seeded(&name)? {
                 continue;
             }
@@ -165,8 +166,12 @@ impl Named<'_> {
         Ok(names)
     }
 
+    fn inside(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        Ok(as_users(name, read_file(self.private, name.as_bytes())?))
+    }
+
     fn seeded(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        file(&Dir::open(&self.history.seed)?, name)
+        Ok(as_users(name, file(&Dir::open(&self.history.seed)?, name)?))
     }
 
     fn users(&self, name: &str) -> Result<Option<Vec<u8>>> {
@@ -214,7 +219,7 @@ impl Named<'_> {
     /// What a file becomes. Of one that the sandbox began with, the user's version must still be that.
     fn content(&self, path: &ResourcePath, shown: &ResourcePath) -> Result<Option<Vec<u8>>> {
         let name = String::from_utf8_lossy(path.as_bytes()).into_owned();
-        let new = read_file(self.private, path.as_bytes())?;
+        let new = self.inside(&name)?;
         let user = self.users(&name)?;
         let began_with = INFO.contains(&name.as_str());
         if began_with && user != self.seeded(&name)? && user != new {
@@ -270,6 +275,14 @@ impl Named<'_> {
         }
         let what = format!("change the setting '{}'", escape(key.as_bytes()));
         Err(super::refused(&what, "git cannot write it"))
+    }
+}
+
+/// A file of the private git directory as it is to be in the user's.
+fn as_users(name: &str, text: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    match name == databases::EXCLUDE {
+        true => databases::without(text),
+        false => text,
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use super::super::error::Result;
 use super::GitMetadata;
 use super::command::{Git, GitCall};
+use super::databases;
 use super::history::{History, path_of, read_file};
 use super::index::{IndexChange, PrivateIndex, read_index, stages};
 use super::intent::conflict;
@@ -159,6 +160,7 @@ impl Look<'_> {
         self.look_elsewhere(&mut found)?;
         if found.diverged.is_empty() && (found.branch.is_some() || self.is_changed("index")?) {
             self.look_at_index(&mut found, &user)?;
+            databases::check(&self.sandbox.databases, &mut found);
         }
         Ok(found)
     }

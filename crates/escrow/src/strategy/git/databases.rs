@@ -1,0 +1,109 @@
+//! SQLite databases that lie in a checkout and are resources of their own: inside, a link stands in the place of each. Git is kept
+//! from taking it for a file (`info/exclude` of the private git directory), and one that was committed or staged all the same is
+//! never released.
+
+use std::path::Path;
+
+use super::super::error::Result;
+use super::super::sql::is_database;
+use super::named::file;
+use super::release::Found;
+use super::repository::path_text;
+use super::seed;
+use crate::fs::{Dir, remove};
+use crate::model::{Conflict, ResourcePath};
+
+/// The file of the git directory that says which files git leaves out.
+pub(super) const EXCLUDE: &str = "info/exclude";
+
+/// What stands around the lines of ours in it, which are no change of the user's file.
+const FIRST: &[u8] =
+    b"# Databases that are resources of their own; links stand in their places here.\n";
+const LAST: &[u8] = b"# The end of these.\n";
+
+/// What the names of the files of a database end with.
+const ENDS: [&str; 4] = ["", "-journal", "-shm", "-wal"];
+
+/// The mode of a link.
+const LINK: &str = "120000";
+
+/// Those among the paths of other resources.
+pub(super) fn among(checkout: &Path, carved: &[ResourcePath]) -> Vec<ResourcePath> {
+    let is_one = |path: &&ResourcePath| is_database(&checkout.join(path_text(path.as_bytes())));
+    carved.iter().filter(is_one).cloned().collect()
+}
+
+/// Adds them to what git leaves out, in a private git directory that is being made.
+pub(super) fn leave_out(databases: &[ResourcePath], seed: &Dir) -> Result<()> {
+    if databases.is_empty() {
+        return Ok(());
+    }
+    let mut text = FIRST.to_vec();
+    for path in databases {
+        for end in ENDS {
+            text.push(b'/');
+            path.as_bytes().iter().for_each(|byte| match byte {
+                // A pattern is a line.
+                b'\n' => text.push(b'?'),
+                b'\\' | b'*' | b'?' | b'[' | b' ' => text.extend([b'\\', *byte]),
+                _ => text.push(*byte),
+            });
+            text.extend_from_slice(end.as_bytes());
+            text.push(b'\n');
+        }
+    }
+    text.extend_from_slice(LAST);
+    text.extend(file(seed, EXCLUDE)?.unwrap_or_default());
+    let info = seed.subdir(b"info")?;
+    remove::remove(&info, b"exclude")?;
+    seed::write(&info, "exclude", &text)
+}
+
+/// The same file without these lines; none where nothing else is in it.
+pub(super) fn without(text: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let text = text?;
+    let find = |what: &[u8]| text.windows(what.len()).position(|part| part == what);
+    let (Some(first), Some(last)) = (find(FIRST), find(LAST)) else {
+        return Some(text);
+    };
+    if last < first {
+        return Some(text);
+    }
+    let rest = [&text[..first], &text[last + LAST.len()..]].concat();
+    (!rest.is_empty()).then_some(rest)
+}
+
+/// Says which of them would be released as links.
+pub(super) fn check(databases: &[ResourcePath], found: &mut Found) {
+    let is_link = |path: &ResourcePath| {
+        let mut index = found.index.iter().filter(|one| one.path == *path);
+        index.any(|one| one.new.values().any(|(mode, _)| mode == LINK))
+    };
+    let linked = databases.iter().filter(|path| is_link(path));
+    let what = "a link stands in the place of this database inside, and was committed or staged there: take it out \
+                (`git rm --cached`, then `git commit --amend`); the database is released by its own resource";
+    let linked: Vec<Conflict> = linked
+        .map(|path| Conflict::of(path.clone(), what))
+        .collect();
+    found.diverged.extend(linked);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_ours_are_no_change() {
+        let ours = [FIRST, b"/a\n", LAST].concat();
+        assert_eq!(without(Some(ours.clone())), None);
+        let users = [&ours[..], b"*.log"].concat();
+        assert_eq!(without(Some(users)), Some(b"*.log".to_vec()));
+        let moved = [b"*.log\n", &ours[..], b"*.tmp\n"].concat();
+        assert_eq!(without(Some(moved)), Some(b"*.log\n*.tmp\n".to_vec()));
+        assert_eq!(
+            without(Some(b"*.log\n".to_vec())),
+            Some(b"*.log\n".to_vec())
+        );
+        assert_eq!(without(None), None);
+    }
+}
