@@ -381,6 +381,16 @@ pub(crate) fn callers_variable(name: &OsStr) -> Option<OsString> {
     std::env::var_os(name)
 }
 
+/// The variable that leads most programs to their database.
+pub(crate) fn database_url() -> Vec<(String, String)> {
+    let name = "DATABASE_URL";
+    let value = variable(name).and_then(|value| value.into_string().ok());
+    value
+        .map(|value| (name.to_owned(), value))
+        .into_iter()
+        .collect()
+}
+
 /// A variable that is set to something.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())

@@ -95,3 +95,69 @@ c = open(sys.argv[1], 'rb'); print('open', flush=True); sys.stdin.read()";
     assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "2");
     assert_eq!(read(world.at("app/page"))[..1], *"y");
 }
+
+/// `escrow init` named the directory alone: the database in it was released as a file.
+// rule Q6
+#[test]
+fn init_finds_the_databases_of_a_project() {
+    let (world, cli, at) = world();
+    let app = world.at("app");
+    let cli = cli
+        .cwd(&app)
+        .env("DATABASE_URL", "postgres://ann:s3cret@db/other");
+    fs::write(app.join("not.db"), "no database").expect("there is room");
+    sql(&world.dir("app/node_modules").join("x.db"), ORDERS);
+    let odd = world.dir("app/odd \"dir\"").join("it's.sqlite");
+    sql(&odd, ORDERS);
+    sql(&app.join("fixture.db"), ORDERS);
+    let git = "git init -q . && git add fixture.db && git -c user.name=U -c user.email=u@e commit -qm fixture";
+    output_of(Command::new("sh").args(["-c", git]).current_dir(&app));
+    let env = "# settings\nexport SHOP_URL='postgresql://bob:s3cret@localhost:5433/shop'\nAPP_DB=sqlite:///data/shop.db\nOTHER=1\n";
+    fs::write(app.join(".env"), env).expect("there is room");
+
+    let said = cli.run("init");
+    assert_eq!(said.status, 0, "{}", talk(&said));
+    let talked = talk(&said);
+    assert!(
+        talked.contains("left out: fixture.db: git keeps versions of it"),
+        "{talked}"
+    );
+    assert!(
+        talked.contains("`escrow trust`") && !talked.contains("s3cret"),
+        "{talked}"
+    );
+    let text = read(app.join("escrow.yaml"));
+    assert!(!text.contains("s3cret"), "{text}");
+    cli.ok("type validate escrow.yaml");
+    cli.ok("trust --yes");
+    let shown = json(&cli, "resource list");
+    let one = |one: &Value| {
+        let of = |key: &str| one[key].as_str().unwrap_or_default().to_owned();
+        (of("name"), of("type"))
+    };
+    let found: Vec<_> = list(&shown["resources"]).iter().map(one).collect();
+    let wanted = [
+        ("app", "git-checkout"),
+        ("it-s.sqlite", "sqlite"),
+        ("other", "postgres"),
+        ("shop", "postgres"),
+        ("shop.db", "sqlite"),
+    ];
+    let wanted = wanted.map(|(name, kind)| (name.to_owned(), kind.to_owned()));
+    assert_eq!(found, wanted);
+    let one = json(&cli, "resource show shop");
+    assert_eq!(one["at"], "postgresql://bob@localhost:5433/shop");
+    assert!(text.contains("options: {env: SHOP_URL}"), "{text}");
+
+    // What it wrote is enough to release files and rows together.
+    let script = "sqlite3 data/shop.db \"UPDATE orders SET status = 'sold' WHERE id = 1\"; echo \"$APP_DB\" > said";
+    let run = [
+        "-r", "app", "-r", "shop.db", "--commit", "--", "sh", "-c", script,
+    ];
+    cli.ok([&["run"][..], &run].concat());
+    assert_eq!(sql(&at, "SELECT status FROM orders WHERE id = 1"), "sold");
+    assert_eq!(
+        read(app.join("said")),
+        format!("sqlite:///{}\n", at.display())
+    );
+}

@@ -38,7 +38,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-pub use begin::{FILE_NAME, InitialConfig, begin, write_new};
+pub use begin::{FILE_NAME, InitialConfig, InitialResource, begin, write_new};
 pub use duration::RetentionPeriod;
 pub use error::ConfigError;
 pub use keys::table;

@@ -78,6 +78,11 @@ pub(crate) fn accept(kind: &ResourceType, at: &Path) -> Result<(), HandlerError>
     })
 }
 
+/// Whether a URL of a PostgreSQL database can be used; else why not.
+pub(crate) fn check_database_url(url: &str) -> Result<(), String> {
+    check_url(url)
+}
+
 /// By what a database is called that a URL leads to; `None` where the URL does not say.
 pub(crate) fn name_of_url(url: &str) -> Option<String> {
     name_of(url)

@@ -3,10 +3,12 @@
 //! | file | promise |
 //! |---|---|
 //! | `handler` | what each type of resource takes |
+//! | `databases` | the databases of a project: those that lie in it, and those that its `.env` names |
 //! | `project` | the project that a directory lies in |
 //! | `report` | what is answered, in the fields that programs read |
 //! | `graph` | which resource lies in which, who shares a sandbox, and what must not overlap |
 
+pub(crate) mod databases;
 mod graph;
 mod handler;
 mod project;

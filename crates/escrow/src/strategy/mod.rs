@@ -47,7 +47,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use error::{Result, StrategyError};
-pub(crate) use git::ignored_dirs;
+pub(crate) use git::{ignored_dirs, tracked as git_tracked};
 pub use holder::hold;
 pub use plugin::ProgramContext;
 pub use preview::{OnConflict, PathSample, Preview, PreviewNote, PreviewOptions};

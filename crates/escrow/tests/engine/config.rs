@@ -333,7 +333,7 @@ fn a_first_configuration_is_valid_wherever_it_is_written() {
     for world in [World::new(), World::odd()] {
         for name in ["app", "5", "true", "Null", "- dash", "-", "ünï"] {
             let directory = world.dir(name);
-            let begun = begin(&directory).expect("the directory can be read");
+            let begun = begin(&directory, &[]).expect("the directory can be read");
             let file = directory.join("escrow.yaml");
             assert!(write_new(&directory, &begun.text, false).expect("it can be written"));
             assert!(!write_new(&directory, "other", false).expect("it is left alone"));
@@ -341,7 +341,9 @@ fn a_first_configuration_is_valid_wherever_it_is_written() {
             assert_eq!(text, begun.text.as_bytes());
             let settings = Settings::parse(&text, &file, &Registry::builtin());
             let settings = settings.unwrap_or_else(|error| panic!("{name}: {error}"));
-            let declared = settings.resource(&begun.name).expect("it is declared");
+            let declared = settings
+                .resource(&begun.resources[0].name)
+                .expect("it is declared");
             assert_eq!(declared.at, directory.join("."));
             assert!(write_new(&directory, "{}", true).expect("it is written over"));
             let left = std::fs::read_dir(&directory)

@@ -2,14 +2,16 @@
 //! from taking it for a file (`info/exclude` of the private git directory), and one that was committed or staged all the same is
 //! never released.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::error::Result;
 use super::super::sql::is_database;
+use super::command::Git;
 use super::named::file;
 use super::release::Found;
-use super::repository::path_text;
+use super::repository::{Repository, path_text};
 use super::seed;
+use super::trees::parts;
 use crate::fs::{Dir, remove};
 use crate::model::{Conflict, ResourcePath};
 
@@ -31,6 +33,24 @@ const LINK: &str = "120000";
 pub(super) fn among(checkout: &Path, carved: &[ResourcePath]) -> Vec<ResourcePath> {
     let is_one = |path: &&ResourcePath| is_database(&checkout.join(path_text(path.as_bytes())));
     carved.iter().filter(is_one).cloned().collect()
+}
+
+/// Those of these paths in a checkout that git keeps versions of; none where git cannot tell.
+pub(crate) fn tracked(checkout: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
+    if paths.is_empty() {
+        return Vec::new();
+    }
+    let ask = || {
+        let git = Git::find().ok()?;
+        let repository = Repository::there(&git, checkout).ok()??;
+        let call = repository.call(&git).args([Path::new("-C"), checkout]);
+        let call = call.line("--work-tree=. --literal-pathspecs ls-files -z --");
+        call.args(paths).ask().ok()?
+    };
+    let said = ask().unwrap_or_default();
+    parts(&said)
+        .map(|name| PathBuf::from(path_text(name)))
+        .collect()
 }
 
 /// Adds them to what git leaves out, in a private git directory that is being made.

@@ -34,6 +34,8 @@ mod session;
 mod trees;
 mod work;
 
+pub(crate) use databases::tracked;
+
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
