@@ -248,6 +248,44 @@ impl Postgres {
         }
     }
 
+    /// Makes it a server that has counted so many transactions, twice as far in two steps: all rows are frozen in between, as
+    /// happens on every server in time.
+    pub fn count_to(&mut self, halfway: u32) {
+        for next in [
+            halfway,
+            halfway.checked_mul(2).expect("a number of 32 bits"),
+        ] {
+            self.sql("postgres", "UPDATE pg_database SET datallowconn = true");
+            self.freeze();
+            let child = self.child.as_ref().expect("it runs");
+            let pid = rustix::process::Pid::from_child(child);
+            let asked = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+            asked.unwrap_or_else(|error| panic!("cannot end the server: {error}"));
+            let ended = self.child.take().expect("it runs").wait();
+            assert!(ended.is_ok_and(|status| status.success()), "{}", self.log());
+            let data = self.world.at("pg/data");
+            let mut reset = ordinary("pg_resetwal");
+            reset.arg("-D").arg(&data).args(["-x", &next.to_string()]);
+            process::succeed(reset);
+            // What became of the transactions there.
+            let mut page = ordinary("dd");
+            let name = format!("of={}/pg_xact/{:04X}", data.display(), next >> 20);
+            page.args(["if=/dev/zero", &name, "bs=262144", "count=1"]);
+            process::succeed(page);
+            self.run();
+        }
+        self.freeze();
+    }
+
+    fn freeze(&self) {
+        for database in self
+            .sql("postgres", "SELECT datname FROM pg_database")
+            .lines()
+        {
+            self.sql(database, "VACUUM FREEZE");
+        }
+    }
+
     /// Runs SQL in a database as its owner and returns the rows, with columns divided by `|`.
     ///
     /// # Panics

@@ -60,6 +60,7 @@ mod postgres_exchanges;
 mod postgres_faults;
 mod postgres_kept;
 mod postgres_names;
+mod postgres_old;
 mod postgres_random;
 mod postgres_traps;
 mod postgres_unseen;

@@ -12,6 +12,9 @@ use crate::model::Change;
 /// Where clients connect, below the area of a sandbox; named as libpq looks for it.
 pub(super) const CLIENTS: &str = "pg/.s.PGSQL.5432";
 
+/// The port in its name. It is said wherever the socket is, since a client would take that of its variables otherwise.
+pub(super) const PORT: u16 = 5432;
+
 /// The directory of that.
 pub(super) const CLIENTS_DIR: &str = "pg";
 

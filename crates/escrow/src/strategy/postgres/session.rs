@@ -11,7 +11,7 @@ use super::super::{
 };
 use super::connect::{ANSWERS_WITHIN, Connection, OWN_OPTIONS, PgError, PgResult};
 use super::content;
-use super::control::{Answer, CLIENTS_DIR, Changes, Request};
+use super::control::{Answer, CLIENTS_DIR, Changes, PORT, Request};
 use super::holder::requests::CHECKPOINTS;
 use super::location::Server;
 use super::{
@@ -61,7 +61,7 @@ impl HeldSession {
         let server = &self.metadata.server;
         let (database, user) = (encode(&server.database), encode(&server.user));
         format!(
-            "postgresql:///{database}?host={}&user={user}",
+            "postgresql:///{database}?host={}&port={PORT}&user={user}",
             encode(directory)
         )
     }
@@ -262,7 +262,7 @@ impl Sandbox for HeldSession {
         let own = [
             (env.as_str(), self.url(inside)),
             ("PGHOST", inside.clone()),
-            ("PGPORT", "5432".to_owned()),
+            ("PGPORT", PORT.to_string()),
             ("PGUSER", server.user.clone()),
             ("PGDATABASE", server.database.clone()),
         ];

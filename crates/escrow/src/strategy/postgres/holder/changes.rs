@@ -100,14 +100,7 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
         redo.changes = found;
         return Ok(redo);
     };
-    // The server counts to 2³² in its rows.
-    let number: u64 = xid
-        .parse()
-        .map_err(|_| PgError::link("the server gave no number for its transaction"))?;
-    let own = format!(
-        "pg_catalog.age(xmin) <= pg_catalog.age('{}'::pg_catalog.xid)",
-        number & 0xffff_ffff
-    );
+    let own = written_here(backend, &xid)?;
     let definitions = definitions(backend, &own)?;
     found.changes.extend(definitions.changes);
     let is_new = |table: &Table| definitions.new.contains(&table.oid);
@@ -155,6 +148,41 @@ pub(super) fn changes(backend: &mut Backend) -> PgResult<Redo> {
     found.changes.sort_by(|a, b| a.path.cmp(&b.path));
     redo.changes = found;
     Ok(redo)
+}
+
+/// The condition of a row that the transaction wrote.
+fn written_here(backend: &mut Backend, xid: &str) -> PgResult<String> {
+    let number: u64 = xid
+        .parse()
+        .map_err(|_| PgError::link("the server gave no number for its transaction"))?;
+    // The server counts to 2³² in its rows, in a circle.
+    let low = number & 0xffff_ffff;
+    let own = format!("pg_catalog.age(xmin) <= pg_catalog.age('{low}'::pg_catalog.xid)");
+    if number < 1 << 31 {
+        return Ok(own);
+    }
+    // Rows that are frozen keep their numbers for ever, and those of half a circle ago count as newer. So the newest number bounds
+    // them: that of a subtransaction, which a message gives it.
+    let since = |number: &str| {
+        format!(
+            "((({number})::pg_catalog.text::pg_catalog.int8 OPERATOR(pg_catalog.-) {low}) OPERATOR(pg_catalog.&) 4294967295)"
+        )
+    };
+    let (connection, newest) = (&mut backend.connection, "escrow_newest");
+    connection.query(&format!(
+        "SAVEPOINT {newest}; SELECT pg_catalog.pg_logical_emit_message(true, 'escrow', '')"
+    ))?;
+    let bound = connection.value(&format!(
+        "SELECT pg_catalog.max({}) FROM pg_catalog.pg_locks WHERE locktype OPERATOR(pg_catalog.=) 'transactionid' \
+         AND pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()",
+        since("transactionid")
+    ))?;
+    connection.take_back(newest)?;
+    let bound = bound.ok_or_else(|| PgError::link("the server does not say its newest number"))?;
+    let within = since("xmin");
+    Ok(format!(
+        "({own} AND {within} OPERATOR(pg_catalog.<=) {bound})"
+    ))
 }
 
 /// Names a table whose old rows no other connection can see: it counts as changed, so that nothing of it is dropped (rule Q3),

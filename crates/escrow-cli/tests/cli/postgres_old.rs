@@ -1,0 +1,54 @@
+//! PostgreSQL servers that have counted transactions further than half of the circle, as busy ones have after years; and variables
+//! that lead clients elsewhere.
+
+use escrow_testkit::postgres::psql_command;
+
+use crate::postgres::{Shop, changes, inside};
+use crate::*;
+
+/// Every row that was frozen more than 2^31 transactions ago was taken for one that the sandbox wrote, those of catalogs too.
+// rule F8, C11, Q2
+#[test]
+fn rows_of_long_ago_were_shown_as_changed() {
+    let mut shop = Shop::new(true);
+    shop.server.count_to(1_500_000_256);
+    // A transaction of now, which the sandbox did not make either.
+    shop.sql("INSERT INTO items VALUES (21, 'recent', 0)");
+    let url = shop.plan("p");
+    for sql in [
+        "UPDATE items SET name = 'new' WHERE id = 1",
+        "BEGIN; SAVEPOINT a; DELETE FROM items WHERE id = 2; RELEASE a; INSERT INTO items VALUES (30, 'x', 1); COMMIT",
+        "COMMENT ON TABLE loose IS 'seen'",
+    ] {
+        inside(&url, sql);
+        // Others go on counting.
+        shop.sql("UPDATE orders SET item = 1 WHERE false; SELECT txid_current()");
+    }
+    let wanted = ["updated items/1", "deleted items/2", "inserted items/30"];
+    let found = changes(&shop.cli, "p");
+    for one in wanted {
+        assert!(found.iter().any(|line| line == one), "{found:?}");
+    }
+    assert_eq!(found.len(), 4, "{found:?}");
+    assert!(
+        found.iter().any(|line| line.ends_with(" loose")),
+        "{found:?}"
+    );
+    shop.cli.ok("commit p");
+    assert_eq!(
+        shop.sql("SELECT name FROM items WHERE id IN (1, 2, 30)"),
+        "new\nx"
+    );
+    shop.assert_nothing_left();
+}
+
+/// The URL had no port, so that a client took that of its variables, which is where the server of the original is.
+#[test]
+fn a_variable_led_a_client_past_the_socket_of_the_sandbox() {
+    let shop = Shop::new(true);
+    let url = shop.plan("p");
+    let mut psql = psql_command(&url);
+    psql.env("PGPORT", "6001")
+        .args(["-c", "SELECT count(*) FROM items"]);
+    assert_eq!(output_of(&mut psql).trim_end(), "20");
+}
