@@ -127,7 +127,9 @@ impl Context {
             Err(_) => false,
         };
         if !is_path {
-            return Ok((named?, &words[1..]));
+            let plan = named?;
+            tell_plan(Some(typed), &plan, ui);
+            return Ok((plan, &words[1..]));
         }
         // A path of the plan that is open here, if there is one.
         match (self.plan(None, ui), named) {
@@ -161,7 +163,7 @@ impl Context {
                 "'{}' is a plan; an argument after it is missing",
                 plan.name
             ))
-            .hint("the order is [PLAN] RESOURCE PATH")
+            .hint("the order is [PLAN] RESOURCE, and then what is to be done with it")
         };
         // The first word may be a plan whose resource, or path, was forgotten.
         let forgotten = || match &typed {
@@ -186,8 +188,9 @@ impl Context {
     }
 }
 
-/// Says which plan is meant where none was typed.
+/// Says which plan is meant where none was typed; hints are about that plan.
 fn tell_plan(typed: Option<&str>, plan: &Plan, ui: &Ui) {
+    ui.about_plan(&plan.name);
     if typed.is_none() {
         ui.say(&format!("plan {}", plan.name));
     }

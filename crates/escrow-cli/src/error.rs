@@ -173,6 +173,11 @@ impl Failure {
             self.message = "interrupted; what was begun was removed".to_owned();
             (self.hints, self.details, self.lines) = (Vec::new(), json!({}), Vec::new());
         }
+        if let Some(plan) = ui.plan() {
+            for hint in &mut self.hints {
+                *hint = with_plan(hint, &plan);
+            }
+        }
         if ui.is_json() {
             ui.document(self.document());
         } else {
@@ -183,6 +188,30 @@ impl Failure {
         }
         exit
     }
+}
+
+/// Commands that take the newest plan of the directory where none is named.
+const OF_A_PLAN: [&str; 8] = [
+    "checkpoint create",
+    "checkpoint list",
+    "cleanup",
+    "commit",
+    "diff",
+    "plan stop",
+    "rollback",
+    "undo",
+];
+
+/// The same hint, with the plan in its commands: typed as they stand, they could be about another one.
+fn with_plan(hint: &str, plan: &str) -> String {
+    let mut hint = hint.to_owned();
+    for command in OF_A_PLAN {
+        for end in ["`", " --"] {
+            let typed = format!("`escrow {command}");
+            hint = hint.replace(&format!("{typed}{end}"), &format!("{typed} {plan}{end}"));
+        }
+    }
+    hint
 }
 
 /// The exit code of each kind of failure.

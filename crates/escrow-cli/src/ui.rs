@@ -98,6 +98,8 @@ pub(crate) struct Ui {
     pending: RefCell<Option<Pending>>,
     /// What a program should know beside the answer.
     notices: RefCell<Vec<String>>,
+    /// The plan that the command is about.
+    plan: RefCell<Option<String>>,
 }
 
 impl Ui {
@@ -110,10 +112,21 @@ impl Ui {
             aside: false,
             lost: Cell::new(false),
             coloured: OnceCell::new(),
+            plan: RefCell::default(),
             pager: RefCell::default(),
             pending: RefCell::default(),
             notices: RefCell::default(),
         }
+    }
+
+    /// Notes which plan the command is about, for hints.
+    pub(crate) fn about_plan(&self, name: &str) {
+        self.plan.replace(Some(name.to_owned()));
+    }
+
+    /// The name of that plan.
+    pub(crate) fn plan(&self) -> Option<String> {
+        self.plan.borrow().clone()
     }
 
     /// The same without questions.

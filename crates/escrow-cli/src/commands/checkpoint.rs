@@ -29,7 +29,9 @@ pub(crate) struct CheckpointArgs {
 enum CheckpointVerb {
     Create(CheckpointCreateArgs),
     List(CheckpointListArgs),
+    /// Show what a checkpoint holds
     Show(CheckpointNameArgs),
+    /// Delete a checkpoint
     Delete(CheckpointNameArgs),
 }
 
@@ -50,11 +52,10 @@ struct CheckpointListArgs {
     plan: Option<String>,
 }
 
-/// One checkpoint
 #[derive(Debug, Args)]
 struct CheckpointNameArgs {
     /// The plan, which may be left out, and the checkpoint: its label, its id or the beginning of it
-    #[arg(required = true, num_args = 1..=2, value_names = ["PLAN", "CHECKPOINT"])]
+    #[arg(required = true, num_args = 1..=2, value_name = "[PLAN] CHECKPOINT")]
     words: Vec<String>,
 }
 

@@ -193,9 +193,13 @@ pub(super) fn warn_left(released: &CommitReport, ui: &Ui) {
 /// Where the log ends after a release, and what can be done next.
 pub(super) fn show_next(plan: &str, released: &CommitReport, live: bool, log_head: &str, ui: &Ui) {
     let members = released.preview.members.iter();
-    let mut changed = members.filter(|member| !member.diff.is_empty()).peekable();
-    let changes = changed.peek().is_some();
-    let undoable = changes && changed.all(|member| member.undoable);
+    let changed: Vec<_> = members.filter(|member| !member.diff.is_empty()).collect();
+    let changes = !changed.is_empty();
+    let lasting: Vec<&str> = changed
+        .iter()
+        .filter(|member| !member.undoable)
+        .map(|member| member.resource.as_str())
+        .collect();
     if live {
         ui.say(&format!("the plan {plan} stays open"));
     } else if released.preview.left() > 0 {
@@ -204,8 +208,13 @@ pub(super) fn show_next(plan: &str, released: &CommitReport, live: bool, log_hea
     if changes {
         ui.say(&format!("log: {log_head}"));
     }
-    if undoable {
-        ui.say(&format!("undo with `escrow undo {plan}`"));
+    match lasting.is_empty() {
+        true if changes => ui.say(&format!("undo with `escrow undo {plan}`")),
+        true => {}
+        false => ui.say(&format!(
+            "this commit cannot be undone, because of {}",
+            lasting.join(", ")
+        )),
     }
 }
 
@@ -301,6 +310,12 @@ pub(super) fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, 
             let word = if done { "stays" } else { "would stay" };
             let sum = show::sum(&one.left);
             ui.line(&format!("{name}: {word} in the sandbox: {sum}"));
+        }
+        if !done && !one.undoable && !one.diff.is_empty() {
+            ui.warn(&format!(
+                "{}: its changes cannot be undone once they are committed",
+                one.resource
+            ));
         }
         for note in &one.notes {
             ui.warn(&format!("{}:{}: {}", one.resource, note.path, note.what));

@@ -16,11 +16,12 @@ use crate::ui::Ui;
 
 /// Print where native tools work inside a sandbox: its directory, its file, or one path in it
 ///
-/// Work done there is in the diff. Overlay sandboxes have no such path: `escrow open` and `escrow mount` show them.
+/// Of a database it is the file, or the URL for any client. Work done there is in the diff. Overlay sandboxes have no such path: `escrow open` and `escrow mount` show them.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "escrow path [PLAN] <RESOURCE>\n       escrow path <PLAN> <RESOURCE> <PATH>",
-    after_help = "Examples:\n  cd \"$(escrow path try app)\"\n  $EDITOR \"$(escrow path try notes.txt)\""
+    after_help = "Examples:\n  sqlite3 \"$(escrow path try app.db)\" .tables\n  psql \"$(escrow path try shop)\" -c 'SELECT 1'\n  \
+        cd \"$(escrow path try app)\"  # a copy or a snapshot"
 )]
 pub(crate) struct PathArgs {
     /// Plan (the newest open one of this directory if left out), resource, and a path in it

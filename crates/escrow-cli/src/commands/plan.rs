@@ -44,7 +44,8 @@ enum PlanVerb {
 struct PlanCreateArgs {
     /// A name; made from the current directory if left out
     name: Option<String>,
-    /// A resource by its name, or a directory or file by its path; may be given several times
+    /// A resource: its name, the path of a directory, file or SQLite database, or the URL of a PostgreSQL database (postgres://…); may be
+    /// given several times
     #[arg(long, short, value_name = "RESOURCE")]
     resource: Vec<OsString>,
     /// How the sandboxes are made; see `escrow doctor`

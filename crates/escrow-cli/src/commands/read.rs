@@ -15,7 +15,8 @@ use crate::ui::Ui;
 
 /// Print a file of a sandbox, byte for byte
 ///
-/// Links are not followed. Reading changes nothing. Of a resource that is one file, PATH is its own name, or `.`.
+/// Links are not followed. Reading changes nothing. Of a resource that is one file, PATH is its own name, or `.`. Of a database, PATH is a
+/// table (`orders`), given as JSON lines, or a row (`orders/17`).
 #[derive(Debug, Args)]
 #[command(
     override_usage = "escrow read [PLAN] <RESOURCE> <PATH>",

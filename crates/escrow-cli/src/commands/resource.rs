@@ -45,7 +45,7 @@ struct ResourceAddArgs {
     /// What it is; if left out, what stands there decides
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// Where it is
+    /// Where it is: a path, or the URL of a PostgreSQL database (postgres://…)
     #[arg(long, value_name = "LOCATION")]
     at: PathBuf,
     /// The resource it lies in

@@ -17,7 +17,7 @@ use crate::ui::Ui;
 #[command(after_help = "Example:\n  escrow restore try chk_01k9")]
 pub(crate) struct RestoreArgs {
     /// The plan, which may be left out, and the checkpoint: its label, its id or the beginning of it
-    #[arg(required = true, num_args = 1..=2, value_names = ["PLAN", "CHECKPOINT"])]
+    #[arg(required = true, num_args = 1..=2, value_name = "[PLAN] CHECKPOINT")]
     words: Vec<String>,
 }
 

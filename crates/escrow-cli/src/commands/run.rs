@@ -57,7 +57,8 @@ pub(crate) struct RunOptions {
     /// Begin a plan, also where one is open
     #[arg(long, conflicts_with = "plan")]
     new: bool,
-    /// A resource of the new plan, by name or path; those of the project if left out
+    /// A resource of the new plan: its name, the path of a directory, file or SQLite database, or the URL of a PostgreSQL database
+    /// (postgres://…); those of the project if left out
     #[arg(long, short, value_name = "RESOURCE", conflicts_with = "plan")]
     resource: Vec<OsString>,
     /// Begin a plan of every resource: those of the project and all that were added by name
@@ -339,6 +340,7 @@ impl RunOptions {
             ))
             .status(2));
         }
+        ui.about_plan(&plan.name);
         ui.say(&format!(
             "in the open plan {} (`--new` begins another)",
             plan.name

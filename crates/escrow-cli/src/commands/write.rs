@@ -21,6 +21,9 @@ use crate::ui::Ui;
 ///
 /// Directories on the way are made. A file that is there keeps its mode, owner and attributes.
 /// The original is untouched. Of a resource that is one file, PATH is its own name, or `.`.
+///
+/// Of a database, PATH is a table (`orders`) or a row (`orders/17`), written as JSON lines, as `escrow read` gives them. A table is
+/// written as a whole: rows that are not given are deleted.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "escrow write [OPTIONS] [PLAN] <RESOURCE> <PATH>",

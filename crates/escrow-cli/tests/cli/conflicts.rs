@@ -245,3 +245,24 @@ fn a_file_that_another_plan_wrote_as_it_was_was_a_conflict() {
         failed(&cli, "commit four", 4);
     }
 }
+
+/// A hint named no plan: typed as it stood, it released another one.
+#[test]
+fn commands_in_hints_are_about_the_plan_that_failed() {
+    let (world, cli) = world();
+    for plan in ["old", "young"] {
+        cli.ok(["plan", "create", plan, "--resource", "app"]);
+        put(&cli, &format!("{plan} app a.txt"), plan);
+    }
+    fs::write(world.at("app/a.txt"), "theirs").expect("it can be written");
+    let hints = failed(&cli, "commit old", 4)["error"]["hints"].to_string();
+    assert!(
+        hints.contains("`escrow commit old --on-conflict ours`"),
+        "{hints}"
+    );
+    let hints = cli.run("commit young").stderr_text();
+    assert!(
+        hints.contains("`escrow commit young --on-conflict ours`"),
+        "{hints}"
+    );
+}

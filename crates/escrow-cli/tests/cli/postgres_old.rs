@@ -52,3 +52,54 @@ fn a_variable_led_a_client_past_the_socket_of_the_sandbox() {
         .args(["-c", "SELECT count(*) FROM items"]);
     assert_eq!(output_of(&mut psql).trim_end(), "20");
 }
+
+/// A file that was not trusted yet left the database out with a warning, and the command changed the real one.
+// rule S6
+#[test]
+fn a_command_ran_beside_a_database_that_was_left_out() {
+    let shop = Shop::new(true);
+    let app = shop.world.at("app");
+    let url = shop.server.url("postgres", "shop");
+    let text = format!("resources:\n  app: {{at: .}}\n  db: {{type: postgres, at: \"{url}\"}}\n");
+    fs::write(app.join("escrow.yaml"), text).expect("there is room");
+    let cli = shop.cli.clone().cwd(&app);
+    let refused = cli.run("run -- touch ran");
+    assert_eq!(refused.status, 125, "{}", refused.stderr_text());
+    let said = refused.stderr_text();
+    assert!(
+        said.contains("resources.db") && said.contains("escrow trust"),
+        "{said}"
+    );
+    assert_eq!(json(&cli, "plan list")["plans"], value!([]));
+    cli.ok("run -r app -- touch ran");
+    cli.ok("trust --yes");
+    let run = [
+        "run",
+        "--new",
+        "--",
+        "sh",
+        "-c",
+        "psql -qAtXc 'DELETE FROM items WHERE id = 1'",
+    ];
+    cli.ok(run);
+    assert_eq!(shop.sql("SELECT count(*) FROM items"), "20");
+}
+
+/// A person learned only from the undo that a commit cannot be undone.
+// rule C10
+#[test]
+fn that_a_commit_cannot_be_undone_is_said_before_it() {
+    let shop = Shop::new(true);
+    let url = shop.plan_both("p");
+    inside(&url, "DELETE FROM items WHERE id = 1");
+    let dry = shop.cli.run("commit p --dry-run").stderr_text();
+    assert!(
+        dry.contains("shop: its changes cannot be undone once they are committed"),
+        "{dry}"
+    );
+    let done = shop.cli.run("commit p").stderr_text();
+    assert!(
+        done.contains("this commit cannot be undone, because of shop"),
+        "{done}"
+    );
+}

@@ -250,7 +250,7 @@ impl Error {
             }
             Self::BusyOriginal { .. } => one("wait for it to end; `escrow status` shows what runs"),
             Self::Overlap { other, .. } => vec![format!(
-                "say how they belong together with `--parent {other}`, or use the one that is there"
+                "the inner one needs the outer one as its parent: `escrow resource add NAME --at … --parent {other}` where '{other}' is the outer one, or `parent:` in escrow.yaml; `escrow init` writes that for databases"
             )],
             Self::Strategy(error) => strategy_hints(error),
             Self::Store(StoreError::Lost { path, lost }) => lost_hints(path, lost),

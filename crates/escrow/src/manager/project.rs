@@ -7,7 +7,8 @@ use super::Manager;
 use crate::config::ConfigResource;
 use crate::error::{Error, Result};
 use crate::fs::state_dir;
-use crate::resource::project_root;
+use crate::model::resource::is_url;
+use crate::resource::{project_root, shape};
 use crate::store::Plan;
 
 /// What a new plan is made of where nothing else was asked for.
@@ -43,7 +44,7 @@ impl Manager {
         let home = self.options.user_home.as_deref();
         let home = home.and_then(|home| state_dir::canonical(home).ok());
         let root = project_root(&directory, home.as_deref());
-        let mut names = self.declared_around(&directory);
+        let mut names = self.declared_around(&directory)?;
         if all {
             let added = self.store.resources()?.into_iter();
             let added = added.filter(|one| one.named && !names.contains(&one.name));
@@ -63,19 +64,28 @@ impl Manager {
     }
 
     /// The names of the resources that the project's configuration declares, if it lies in `directory` or above it.
-    /// What a file that is not trusted may not declare is named, and left out.
-    fn declared_around(&self, directory: &Path) -> Vec<String> {
+    /// What a file that is not trusted may not declare is named, and left out; a database on a server is an error, since a command would
+    /// reach the real one.
+    fn declared_around(&self, directory: &Path) -> Result<Vec<String>> {
         let settings = self.settings();
         let file = settings.file.as_ref().map(|file| file.as_path());
         let top = file.and_then(Path::parent).and_then(state_dir::known_as);
         let Some(top) = top.filter(|top| directory.starts_with(top)) else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let mut names = Vec::new();
         let own = |one: &&ConfigResource| settings.file.as_ref() == Some(&one.file);
         for one in settings.resources.iter().filter(own) {
             let at = state_dir::known_as(&one.at);
             let leaves = at.is_none_or(|at| !at.starts_with(&top));
+            if one.untrusted.is_some() && self.is_elsewhere(one) {
+                return Err(Error::Untrusted {
+                    file: one.file.clone(),
+                    key: format!("resources.{}", one.name),
+                    why: "the file is not trusted, and a command would reach the real one"
+                        .to_owned(),
+                });
+            }
             match one.untrusted.is_some() && (leaves || one.is_unnamed() || one.is_nameless()) {
                 true => self.notice(format!(
                     "the resource '{}' of the configuration is left out: `escrow trust` permits it",
@@ -84,6 +94,13 @@ impl Manager {
                 false => names.push(one.name.clone()),
             }
         }
-        names
+        Ok(names)
+    }
+
+    /// Whether a resource is no file or directory of this machine.
+    fn is_elsewhere(&self, one: &ConfigResource) -> bool {
+        let kind = one.kind.as_deref().and_then(|name| self.kind(name).ok());
+        let without_path = kind.and_then(shape).is_some_and(|shape| !shape.has_path());
+        without_path || is_url(one.at.as_os_str())
     }
 }
