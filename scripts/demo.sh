@@ -34,6 +34,22 @@ tell "Release the changes, look, and take them back."
 run "escrow commit app -m 'a friendlier greeting' && cat app/src/main.rs && ls app"
 run "escrow undo app && cat app/src/main.rs && ls app"
 
+if command -v sqlite3 > /dev/null; then
+	shop=shop
+	tell "An application and its database. The command changes both with its ordinary tools."
+	mkdir -p shop/data
+	printf 'vat = 19\n' > shop/settings
+	sqlite3 shop/data/shop.db "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT, status TEXT);
+		INSERT INTO orders VALUES (1, 'saw', 'new'), (2, 'axe', 'new'), (3, 'file', 'new')"
+	run "cd shop && escrow init"
+	run "cd shop && escrow run -- sh -c 'echo vat = 21 > settings; sqlite3 data/shop.db \"UPDATE orders SET status = \\\"paid\\\" WHERE id = 2; DELETE FROM orders WHERE id = 3\"'"
+	tell "Meanwhile the application goes on. Files by their text, rows by their columns: one diff, one commit, one undo."
+	run "sqlite3 shop/data/shop.db \"UPDATE orders SET item = 'big axe' WHERE id = 2\""
+	run "escrow diff shop"
+	run "escrow commit shop && cat shop/settings && sqlite3 shop/data/shop.db 'SELECT * FROM orders'"
+	run "escrow undo shop && cat shop/settings && sqlite3 shop/data/shop.db 'SELECT * FROM orders'"
+fi
+
 tell "Two directories, one plan: a thousand files in each, all changed in their sandboxes."
 mkdir site api
 for i in $(seq 1000); do echo old > "site/page-$i"; echo old > "api/route-$i"; done
@@ -73,5 +89,5 @@ run "escrow doctor app"
 
 tell "Everything that was done is on record. Clean up: nothing stays behind."
 run "escrow log | tail -n 5"
-run "for plan in app move clash out; do escrow cleanup \$plan; done; ls -A \"\$ESCROW_HOME/sandboxes\" | wc -l"
+run "for plan in app ${shop-} move clash out; do escrow cleanup \$plan; done; ls -A \"\$ESCROW_HOME/sandboxes\" | wc -l"
 printf '\n%sThat is the story so far.%s Next: README.md, or escrow --help.\n' "$bold" "$plain"
