@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock};
 
 use escrow::error::Error;
 use escrow::manager::Manager;
-use escrow::model::PlanId;
 use escrow::model::text::Location;
+use escrow::model::{PlanId, PlanState};
 use escrow::run::{Attached, Console};
 use escrow::{Plan, Resource};
 
@@ -105,6 +105,22 @@ impl Context {
         let plan = self.manager.resolve_plan(typed, &self.directory)?;
         tell_plan(typed, &plan, ui);
         Ok(plan)
+    }
+
+    /// Refuses an open plan that has no sandboxes yet: a command would work on nothing of it.
+    pub(crate) fn check_sandboxes(&self, plan: &Plan) -> Result<(), Failure> {
+        let is_empty = || Ok::<_, Failure>(self.manager.view(plan.clone())?.sandboxes.is_empty());
+        if plan.state != PlanState::Open || !is_empty()? {
+            return Ok(());
+        }
+        let name = &plan.name;
+        Err(
+            Failure::usage(format!("the plan {name} has no sandboxes yet"))
+                .hint(format!(
+                    "`escrow sandbox create {name} .` makes one of this directory; `escrow run --new` begins another plan"
+                ))
+                .status(2),
+        )
     }
 
     /// The plan that the first word means, or the newest open one of this directory, and the words that are paths.

@@ -318,7 +318,9 @@ impl RunOptions {
     /// The plan to run in, and whether it was made for this command.
     fn choose_plan(&self, context: &Context, ui: &Ui) -> Result<(Plan, bool), Failure> {
         if let Some(typed) = &self.plan {
-            return Ok((context.plan(Some(typed), ui)?, false));
+            let plan = context.plan(Some(typed), ui)?;
+            context.check_sandboxes(&plan)?;
+            return Ok((plan, false));
         }
         let begins = self.new || self.all || self.strategy.is_some();
         let begins = begins || !self.resource.is_empty() || !self.keep.is_empty();
@@ -329,6 +331,7 @@ impl RunOptions {
         let Some(plan) = open else {
             return Ok((self.make_plan(context, ui)?, true));
         };
+        context.check_sandboxes(&plan)?;
         // What cannot be seen may be there.
         if self.rollback && holds_changes(context, &plan)? != Some(false) {
             let name = &plan.name;

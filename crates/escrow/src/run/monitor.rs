@@ -217,7 +217,10 @@ fn prepare(
     }
     sys::unblock_signals();
     let there = rustix::process::chdir(spec.directory.as_path());
-    there.map_err(at(format!("go to '{}'", spec.directory)))?;
+    there.map_err(at(format!(
+        "go to '{}', which is hidden inside unless the plan has it (`-r .` takes it, `-C DIR` runs elsewhere)",
+        spec.directory
+    )))?;
     if !spec.look.open {
         confine(spec, mover)?;
     }

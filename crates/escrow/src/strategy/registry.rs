@@ -75,8 +75,10 @@ pub enum RegistryError {
     #[error(transparent)]
     Program(Box<PluginError>),
     /// Of what the type of the resource takes, nothing works here.
-    #[error("nothing that a resource of type {kind} takes works here: {reason}")]
+    #[error("cannot make a sandbox of {kind} '{name}': {reason}")]
     NothingWorks {
+        /// The resource.
+        name: String,
         /// The type of the resource.
         kind: String,
         /// What the last one answered.
@@ -485,6 +487,7 @@ impl Registry {
         let reason = probes.last().map(|(_, probe)| probe.reason.clone());
         let reason = reason.unwrap_or_else(|| "auto takes none of them; name one".to_owned());
         let nothing = |reason| RegistryError::NothingWorks {
+            name: target.name.clone(),
             kind: kind.name.clone(),
             reason,
         };

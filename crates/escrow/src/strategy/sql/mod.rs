@@ -329,8 +329,20 @@ pub(super) fn version_digests(changes: &[Change]) -> VersionDigests {
     changes.iter().filter_map(digest).collect()
 }
 
-/// The variable that the option `env` of the resource names.
+/// The options that a database takes.
+const OPTIONS: [&str; 2] = ["env", "max_age"];
+
+/// The variable that the option `env` of the resource names. An option that means nothing is refused.
 pub(super) fn env_name(strategy: &str, target: &Target) -> Result<Option<String>> {
+    let unknown = target.options.keys();
+    if let Some(key) = unknown
+        .into_iter()
+        .find(|key| !OPTIONS.contains(&key.as_str()))
+    {
+        let what = format!("take the option '{key}'");
+        let why = format!("there are {}", OPTIONS.join(", "));
+        return Err(unsupported(strategy, &what, &why));
+    }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     match target.options.get("env") {
         None => Ok(None),
