@@ -349,7 +349,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
             return vec![format!("run as its owner, or let its owner use it: {open}")];
         }
         StrategyError::Fs(error) if error.is(rustix::io::Errno::NOSPC) => {
-            "free some space, or use `--strategy overlay`, which copies nothing"
+            "free some space: `escrow gc` removes what is over; a sandbox by `overlay` needs room for its changes alone"
         }
         _ => return Vec::new(),
     };
