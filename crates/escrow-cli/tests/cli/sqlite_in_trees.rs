@@ -166,9 +166,13 @@ fn init_finds_the_databases_of_a_project() {
 #[test]
 fn an_option_that_means_nothing_is_refused() {
     let (world, cli, _at) = world();
-    let text = "resources:\n  db: {type: sqlite, at: app/data/shop.db, options: {evn: DATABASE_URL}}\n";
+    let text =
+        "resources:\n  db: {type: sqlite, at: app/data/shop.db, options: {evn: DATABASE_URL}}\n";
     fs::write(world.at("escrow.yaml"), text).expect("there is room");
     cli.ok("trust --yes");
     let said = cli.fails("plan create try -r db", 1);
-    assert!(said.contains("'evn'") && said.contains("env, max_age"), "{said}");
+    assert!(
+        said.contains("'evn'") && said.contains("env, max_age"),
+        "{said}"
+    );
 }

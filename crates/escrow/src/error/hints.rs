@@ -337,7 +337,9 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
             "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"
         }
         StrategyError::TakenBack { .. } => DO_AGAIN,
-        StrategyError::HolderGone { .. } => "`escrow rollback` begins another transaction",
+        StrategyError::HolderGone { .. } => {
+            "`escrow rollback` begins another transaction; it discards the changes of the plan's other resources too, which `escrow diff --resource NAME --patch --binary` prints"
+        }
         StrategyError::ClientBusy => "end the client's transaction, or the client, and try again",
         StrategyError::Damaged { .. } => {
             "the original is untouched; `escrow cleanup` removes the sandbox"

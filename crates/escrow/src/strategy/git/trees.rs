@@ -9,6 +9,7 @@ use super::super::error::{Result, StrategyError};
 use super::command::Git;
 use super::command::GitCall;
 use super::history::History;
+use crate::model::text::escape;
 
 /// What a tree or an index has at a path: mode and object.
 pub(super) type TreeEntry = (String, String);
@@ -177,8 +178,9 @@ fn read(said: &[u8]) -> Result<Vec<TreeChange>> {
     Ok(changes)
 }
 
+/// A path as it is where it is UTF-8, else escaped: two paths never look the same.
 fn shown(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
+    std::str::from_utf8(path).map_or_else(|_| escape(path), str::to_owned)
 }
 
 impl TreeChange {

@@ -35,9 +35,9 @@ pub(super) fn is_open(dir: &Dir, name: &[u8], now: Option<&Meta>) -> Result<bool
 }
 
 fn has_writers(dir: &Dir, name: &[u8], now: Option<&Meta>) -> Result<bool> {
-    let Some(now) = now.filter(|now| now.is_file() && may_be_one(now.size)) else {
+    if !now.is_some_and(|now| now.is_file() && may_be_one(now.size)) {
         return Ok(false);
-    };
+    }
     let mut file = match dir.file(name) {
         // What this user cannot read is no database that can be told.
         Err(error) if error.is_absent() || error.is(Errno::ACCESS) => return Ok(false),
@@ -46,10 +46,7 @@ fn has_writers(dir: &Dir, name: &[u8], now: Option<&Meta>) -> Result<bool> {
     let mut head = [0; 16];
     // One that ends earlier by now is none.
     let is_one = file.read_exact(&mut head).is_ok() && head == *HEAD;
-    // The kernel answers for the owner and for root alone.
-    let answers = rustix::process::geteuid();
-    let answers = answers.is_root() || answers.as_raw() == now.uid;
-    Ok(is_one && answers && !lease::is_quiet(&file))
+    Ok(is_one && lease::is_written(&file))
 }
 
 /// Whether what was seen at a path may be a database, or a file beside one: what is known without a look.
