@@ -77,6 +77,7 @@ mod sqlite_definitions;
 mod sqlite_full_text;
 mod sqlite_held;
 mod sqlite_in_trees;
+mod sqlite_names;
 mod sqlite_references;
 mod sqlite_shown;
 mod squash;

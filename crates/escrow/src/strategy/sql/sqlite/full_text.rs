@@ -40,7 +40,7 @@ pub(super) enum Index {
 }
 
 /// A name without white space, in small letters.
-fn squeezed(text: &str) -> String {
+pub(super) fn squeezed(text: &str) -> String {
     let text = text.to_ascii_lowercase();
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
@@ -110,6 +110,11 @@ impl FullText {
             source,
             is_fts5: module == "fts5",
         }))
+    }
+
+    /// Whether this is where its text lies.
+    pub(super) fn is_of(&self, object: &Object) -> bool {
+        object.owns() && squeezed(&object.name) == self.source
     }
 
     /// Asks for something that is done with the index.
@@ -196,8 +201,7 @@ impl<'p> Written<'p> {
     pub(super) fn full_text<'s>(&self, of: &Database, schema: &'s Schema) -> Vec<&'s FullText> {
         let mut found = Vec::new();
         for one in &schema.full_text {
-            let mut owners = schema.objects.values().filter(|object| object.owns());
-            let source = owners.find(|object| squeezed(&object.name) == one.source);
+            let source = schema.objects.values().find(|object| one.is_of(object));
             let concerned = match source {
                 Some(_) if self.has(&one.name) => true,
                 // A view that changed may be read by that one.

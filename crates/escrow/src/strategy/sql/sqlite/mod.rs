@@ -27,6 +27,7 @@ mod plan;
 mod references;
 mod schema;
 mod session;
+mod shadow;
 mod vfs;
 mod wording;
 mod write;

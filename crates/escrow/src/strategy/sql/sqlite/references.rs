@@ -63,7 +63,7 @@ fn plain_affinity(of: &Database, table: &str, column: &str) -> Result<Option<Aff
 }
 
 /// The names of all columns of a table, also of computed ones.
-fn column_names(of: &Database, table: &str) -> Result<Vec<String>> {
+pub(super) fn column_names(of: &Database, table: &str) -> Result<Vec<String>> {
     let read = || -> rusqlite::Result<Vec<String>> {
         let sql = format!("SELECT name FROM pragma_table_xinfo({})", literal(table));
         let mut list = of.sql.prepare(&sql)?;

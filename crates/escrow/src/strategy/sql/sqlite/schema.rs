@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::connect::Database;
 use super::full_text::FullText;
+use super::shadow;
 use crate::model::ResourcePath;
 use crate::strategy::error::{Result, StrategyError};
 pub(super) use crate::strategy::sql::identifier as quoted;
@@ -222,41 +223,14 @@ pub(super) fn row(of: &rusqlite::Row<'_>, table: &Table) -> rusqlite::Result<(Op
 impl Schema {
     /// Reads the schema. A table whose rows cannot be told apart or read here is refused with the reason.
     pub(super) fn read(of: &Database) -> Result<Self> {
-        let what = "read the schema";
         let mut schema = Self::default();
-        let mut shadows = Vec::new();
-        let mut list = of
-            .sql
-            .prepare("PRAGMA main.table_list")
-            .map_err(of.failed(what))?;
-        let mut rows = list.query([]).map_err(of.failed(what))?;
-        let mut kinds = BTreeMap::new();
-        while let Some(row) = rows.next().map_err(of.failed(what))? {
-            let read = || -> rusqlite::Result<(String, String, bool)> {
-                Ok((row.get(1)?, row.get(2)?, row.get(4)?))
-            };
-            let (name, kind, without_rowid) = read().map_err(of.failed(what))?;
-            match kind.as_str() {
-                "shadow" => shadows.push(name),
-                _ => drop(kinds.insert(name, (kind, without_rowid))),
-            }
-        }
-        let all = "SELECT type, name, tbl_name, sql, rootpage FROM main.sqlite_schema WHERE sql IS NOT NULL";
-        let mut all = of.sql.prepare(all).map_err(of.failed(what))?;
-        let mut rows = all.query([]).map_err(of.failed(what))?;
-        while let Some(row) = rows.next().map_err(of.failed(what))? {
-            let read = || -> rusqlite::Result<Object> {
-                Ok(Object {
-                    kind: row.get(0)?,
-                    name: row.get(1)?,
-                    table: row.get(2)?,
-                    sql: row.get(3)?,
-                    root: row.get::<_, Option<u32>>(4)?.unwrap_or_default(),
-                })
-            };
-            let object = read().map_err(of.failed(what))?;
+        let (objects, kinds) = (read_objects(of)?, read_kinds(of)?);
+        let named = kinds.iter().filter(|(_, (kind, _))| kind == "shadow");
+        let named: Vec<String> = named.map(|(name, _)| name.clone()).collect();
+        let parts = shadow::owned(of, &objects, &named)?;
+        for object in objects {
             let internal = object.name.to_ascii_lowercase().starts_with("sqlite_");
-            if internal || shadows.contains(&object.name) || shadows.contains(&object.table) {
+            if internal || parts.contains(&object.name) || parts.contains(&object.table) {
                 continue;
             }
             if object.is_table() {
@@ -332,6 +306,35 @@ impl Schema {
     pub(super) fn of_table<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Object> {
         self.objects.values().filter(move |one| one.table == name)
     }
+}
+
+/// What SQLite takes each table for, and whether it has no row numbers.
+fn read_kinds(of: &Database) -> Result<BTreeMap<String, (String, bool)>> {
+    let read = || -> rusqlite::Result<BTreeMap<String, (String, bool)>> {
+        let mut list = of.sql.prepare("PRAGMA main.table_list")?;
+        let rows = list.query_map([], |row| Ok((row.get(1)?, (row.get(2)?, row.get(4)?))))?;
+        rows.collect()
+    };
+    read().map_err(of.failed("read the schema"))
+}
+
+/// Everything that has SQL in the schema.
+fn read_objects(of: &Database) -> Result<Vec<Object>> {
+    let read = || -> rusqlite::Result<Vec<Object>> {
+        let all = "SELECT type, name, tbl_name, sql, rootpage FROM main.sqlite_schema WHERE sql IS NOT NULL";
+        let mut all = of.sql.prepare(all)?;
+        let rows = all.query_map([], |row| {
+            Ok(Object {
+                kind: row.get(0)?,
+                name: row.get(1)?,
+                table: row.get(2)?,
+                sql: row.get(3)?,
+                root: row.get::<_, Option<u32>>(4)?.unwrap_or_default(),
+            })
+        })?;
+        rows.collect()
+    };
+    read().map_err(of.failed("read the schema"))
 }
 
 fn read_table(of: &Database, name: &str, is_virtual: bool, without_rowid: bool) -> Result<Table> {

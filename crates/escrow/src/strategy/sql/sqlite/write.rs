@@ -83,7 +83,10 @@ pub(super) fn make(
         drop_object(original, object)?;
         done.add(&object.item());
     }
-    for swap in &whole {
+    // A full-text table is dropped while there is what it takes its text from, and made once that is there again.
+    let mut drops = whole.clone();
+    drops.sort_by_key(|swap| !is_index(direction.of(&swap.before, &swap.after).0));
+    for swap in drops {
         let (from, _) = direction.of(&swap.before, &swap.after);
         let owner = from.as_ref().and_then(WholeTable::owner);
         owner.map_or(Ok(()), |owner| drop_object(original, owner))?;
@@ -98,7 +101,9 @@ pub(super) fn make(
     };
     // What is of a whole table, and by itself too, comes once.
     let mut comes: BTreeMap<(&str, &str), &Object> = BTreeMap::new();
-    for swap in &whole {
+    let mut fills = whole.clone();
+    fills.sort_by_key(|swap| is_index(direction.of(&swap.before, &swap.after).1));
+    for swap in fills {
         if let (_, Some(to)) = direction.of(&swap.before, &swap.after) {
             fill(original, staged.as_ref(), to)?;
             ahead(&mut counted, &swap.name, to.counter);
@@ -134,6 +139,14 @@ pub(super) fn make(
         one.rebuild(original)?;
     }
     Ok(done)
+}
+
+/// Whether a version is a table without rows of its own.
+fn is_index(side: &Option<WholeTable>) -> bool {
+    let index = side.as_ref().filter(|one| one.table.is_none());
+    index
+        .and_then(WholeTable::owner)
+        .is_some_and(Object::is_table)
 }
 
 /// Indexes first, then views, then triggers, which may refer to both.

@@ -324,12 +324,13 @@ impl Held {
             })
     }
 
-    /// Neither triggers nor references act while rows are brought over, since both have acted.
+    /// Neither triggers nor references act while rows are brought over, since both have acted; and no name keeps a table from being written.
     fn set_apart(&self, apart: bool) -> Result<()> {
         let sql = &self.database.sql;
         let set = sql
             .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, !apart)
-            .and_then(|_| sql.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, !apart));
+            .and_then(|_| sql.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, !apart))
+            .and_then(|_| sql.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, !apart));
         set.map(drop)
             .map_err(self.database.failed("set the connection up"))
     }
