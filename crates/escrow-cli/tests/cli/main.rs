@@ -80,6 +80,7 @@ mod sqlite_in_trees;
 mod sqlite_names;
 mod sqlite_references;
 mod sqlite_shown;
+mod sqlite_undo;
 mod squash;
 mod support;
 mod trust;

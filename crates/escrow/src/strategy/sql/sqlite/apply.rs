@@ -85,7 +85,7 @@ pub(super) struct State {
     pub(super) objects: Vec<Holds>,
     pub(super) settings: Vec<Holds>,
     /// What is neither version.
-    others: Vec<ResourcePath>,
+    pub(super) others: Vec<ResourcePath>,
     /// The tables that have another form than in the plan: none of their rows is looked for.
     pub(super) reshaped: Vec<ResourcePath>,
     /// Rows without a key that have another number now, by their number in the plan.
@@ -157,7 +157,14 @@ pub(super) fn each_row(
     Ok(())
 }
 
-pub(super) fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<State> {
+/// Looks everything of a plan up. `is_there` says that the version which is looked for is known to be there: then another process changed
+/// what is not found of rows without a key. Otherwise that may have been done already.
+pub(super) fn state(
+    plan: &OpenPlan,
+    original: &Database,
+    direction: Direction,
+    is_there: bool,
+) -> Result<State> {
     let schema = Schema::read(original)?;
     let mut state = State {
         rows: Vec::new(),
@@ -168,7 +175,10 @@ pub(super) fn state(plan: &OpenPlan, original: &Database, direction: Direction) 
         reshaped: Vec::new(),
         elsewhere: HashMap::new(),
     };
-    let mut strays = Strays::default();
+    let mut strays = Strays::new(match is_there {
+        true => Holds::Other,
+        false => Holds::To,
+    });
     let tables = plan.plan.tables.iter();
     let reshaped = tables.filter(|table| schema.tables.get(&table.name) != Some(table));
     state.reshaped = reshaped.map(|table| table_item(&table.name)).collect();
@@ -183,7 +193,7 @@ pub(super) fn state(plan: &OpenPlan, original: &Database, direction: Direction) 
                 true => strays.holds(number, swap, from.as_ref(), now.as_ref()),
                 false => holds(&now, from, to),
             };
-            if held == Holds::Other {
+            if held == Holds::Other && !is_loose(table, swap) {
                 state.others.push(item(table, swap));
             }
             state.rows.resize(number, Holds::Other);
@@ -275,7 +285,7 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
             // What others did since is theirs.
             return Ok(());
         }
-        let state = state(plan, &original, Direction::Forward)?;
+        let state = state(plan, &original, Direction::Forward, true)?;
         if let Some(other) = state.moved().next() {
             return Err(moved(other));
         }
@@ -292,7 +302,7 @@ pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
 
 /// Makes what a plan says in a transaction that is open, on rows that are as they were; says what its mark has to say.
 pub(super) fn remake(plan: &OpenPlan, original: &Database) -> Result<Vec<u8>> {
-    let state = state(plan, original, Direction::Forward)?;
+    let state = state(plan, original, Direction::Forward, true)?;
     if let Some(other) = state.moved().next() {
         return Err(moved(other));
     }
@@ -367,7 +377,7 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
     let original = open(plan)?;
     in_transaction(plan, &original, Direction::Back, || {
         let is_there = is_there(plan, &original)?;
-        let state = state(plan, &original, Direction::Back)?;
+        let state = state(plan, &original, Direction::Back, is_there)?;
         let there = Location::from(plan.original.as_path());
         let kept = state.moved().map(|item| (item.clone(), there.clone()));
         report.kept = kept.collect();
@@ -392,7 +402,7 @@ pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
         if !is_there(plan, &original)? {
             return Ok(Vec::new());
         }
-        let state = state(plan, &original, Direction::Back)?;
+        let state = state(plan, &original, Direction::Back, true)?;
         let reshaped = "the original's table has other columns than when the commit was made";
         let changed = "it was changed in the original since the commit";
         let moved = state.reshaped.iter().map(|item| (item, reshaped));

@@ -103,7 +103,7 @@ impl Evidence {
 /// Whether a transaction was committed that has its first mark, and not the second.
 pub(super) fn happened(plan: &OpenPlan, of: &Database, direction: Direction) -> Result<bool> {
     let mark = Mark::read(plan, direction)?;
-    let now = state(plan, of, direction)?;
+    let now = state(plan, of, direction, false)?;
     let settings = plan.plan.settings.iter();
     let settings = settings.map(|one| setting_item(&one.name));
     let objects = plan.plan.objects.iter().map(|one| one.item());

@@ -10,6 +10,7 @@ use super::apply::{Holds, State};
 use super::connect::Database;
 use super::diff::each;
 use super::plan::OpenPlan;
+use super::references;
 use super::schema::Table;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::Row;
@@ -87,15 +88,32 @@ pub(super) fn damaged(what: &str) -> StrategyError {
 }
 
 /// Loose rows that are to go, and are not under their numbers: equal ones are as good.
-#[derive(Default)]
 pub(super) struct Strays {
+    /// What it says that there is none: such a row went already, or another process changed it.
+    missing: Holds,
     /// Those that are where they were, by table and number.
     there: HashSet<(u32, i64)>,
-    /// The others: their number in the plan, their table, and the row.
-    sought: Vec<(usize, u32, Row)>,
+    /// The others.
+    sought: Vec<Sought>,
+}
+
+struct Sought {
+    /// Its number in the plan.
+    number: usize,
+    table: u32,
+    rowid: Option<i64>,
+    row: Row,
 }
 
 impl Strays {
+    pub(super) fn new(missing: Holds) -> Self {
+        Self {
+            missing,
+            there: HashSet::new(),
+            sought: Vec::new(),
+        }
+    }
+
     /// What there is of a loose row, as far as its number says.
     pub(super) fn holds(
         &mut self,
@@ -111,8 +129,13 @@ impl Strays {
                 Holds::From
             }
             Some(row) => {
-                self.sought.push((number, swap.table, row.clone()));
-                Holds::To
+                self.sought.push(Sought {
+                    number,
+                    table: swap.table,
+                    rowid: swap.rowid,
+                    row: row.clone(),
+                });
+                self.missing
             }
             // It comes, under another number if it has to.
             None => Holds::From,
@@ -122,11 +145,17 @@ impl Strays {
     /// Looks for equal ones.
     pub(super) fn find(self, plan: &OpenPlan, of: &Database, state: &mut State) -> Result<()> {
         let mut all = AllLoose::new(plan, of);
-        for (number, table, row) in self.sought {
-            let free = |rowid| !self.there.contains(&(table, rowid));
-            if let Some(rowid) = all.table(table)?.take(&row, free) {
-                state.rows[number] = Holds::From;
-                state.elsewhere.insert(number, rowid);
+        for one in &self.sought {
+            let free = |rowid| !self.there.contains(&(one.table, rowid));
+            if let Some(rowid) = all.table(one.table)?.take(&one.row, free) {
+                state.rows[one.number] = Holds::From;
+                state.elsewhere.insert(one.number, rowid);
+            } else if self.missing == Holds::Other
+                && let Some(table) = plan.plan.tables.get(one.table as usize)
+            {
+                state
+                    .others
+                    .push(references::item(table, one.rowid, &one.row));
             }
         }
         Ok(())
