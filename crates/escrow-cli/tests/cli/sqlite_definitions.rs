@@ -406,3 +406,27 @@ fn a_full_text_table_without_its_source_keeps_nothing_from_being_released() {
     cli.ok("commit try");
     assert_eq!(sql(&at, "SELECT rowid FROM f WHERE f MATCH 'hello'"), "1");
 }
+
+/// A dropped index is no rule of the original any more.
+// rule Q2
+#[test]
+fn rows_that_share_a_value_came_never_with_the_drop_of_the_index_that_kept_it_unique() {
+    let base = "CREATE TABLE t (id INTEGER PRIMARY KEY, v); CREATE UNIQUE INDEX u ON t (v); CREATE UNIQUE INDEX other ON t (v, id);
+        INSERT INTO t VALUES (1, 'a')";
+    for made in ["", "CREATE INDEX u ON t (v);"] {
+        let (_world, cli, at) = planned(base);
+        let inside = format!("DROP INDEX u; {made} INSERT INTO t VALUES (2, 'a')");
+        sql(&inner(&cli), &inside);
+        cli.ok("commit try");
+        assert_eq!(sql(&at, "SELECT count(*) FROM t WHERE v = 'a'"), "2");
+        cli.ok("undo try");
+        let unique =
+            "SELECT count(*) || \"unique\" FROM t, pragma_index_list('t') WHERE name = 'u'";
+        assert_eq!(sql(&at, unique), "11");
+    }
+    // One that stays is.
+    let (_world, cli, at) = planned(&base.replace("(v, id)", "(v)"));
+    sql(&inner(&cli), "DROP INDEX u; INSERT INTO t VALUES (2, 'b')");
+    sql(&at, "INSERT INTO t VALUES (3, 'b')");
+    assert_eq!(conflicts(&cli)[0].0, "t/2");
+}

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::connect::Database;
 use super::merge::{Merged, Versions, values};
+use super::plan::MergePlan;
 use super::references::{self, End, Reference};
 use super::schema::{Schema, Table, literal, row};
 use crate::model::{Conflict, ResourcePath};
@@ -113,8 +114,12 @@ pub(super) fn holding(
     Ok(found)
 }
 
-/// The columns of each unique index of a table; those over expressions or over some rows only are left to SQLite.
-fn unique_indexes(of: &Database, table: &Table) -> Result<Vec<Vec<usize>>> {
+/// The columns of each unique index of a table that stays; those over expressions or over some rows only are left to SQLite.
+fn unique_indexes(of: &Database, table: &Table, plan: &MergePlan) -> Result<Vec<Vec<usize>>> {
+    let goes = |name: &str| {
+        let mut gone = plan.objects.iter().filter_map(|swap| swap.before.as_ref());
+        gone.any(|one| one.kind == "index" && one.name == name)
+    };
     let read = || -> rusqlite::Result<Vec<Vec<usize>>> {
         let sql = format!(
             "SELECT name FROM pragma_index_list({}) WHERE \"unique\" = 1 AND partial = 0",
@@ -124,7 +129,11 @@ fn unique_indexes(of: &Database, table: &Table) -> Result<Vec<Vec<usize>>> {
         let names = indexes.query_map([], |row| row.get::<_, String>(0))?;
         let mut all = Vec::new();
         for name in names {
-            let sql = format!("SELECT name FROM pragma_index_info({})", literal(&name?));
+            let name = name?;
+            if goes(&name) {
+                continue;
+            }
+            let sql = format!("SELECT name FROM pragma_index_info({})", literal(&name));
             let mut info = of.sql.prepare(&sql)?;
             let names = info.query_map([], |row| row.get::<_, Option<String>>(0))?;
             let mut columns = Some(Vec::new());
@@ -156,7 +165,7 @@ fn unique(original: &Database, touched: &Touched<'_>) -> Result<Vec<Conflict>> {
         let indexes = match indexes.entry(swap.table) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(new) => {
-                new.insert(unique_indexes(original, table)?)
+                new.insert(unique_indexes(original, table, &merged.plan)?)
             }
         };
         for columns in indexes.iter() {
