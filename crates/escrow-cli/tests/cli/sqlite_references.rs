@@ -500,3 +500,31 @@ fn another_file_in_the_place_of_the_original_is_not_called_a_directory() {
     );
     assert!(!said.contains("directory"), "{said}");
 }
+
+/// A column of a STRICT table that takes anything takes it as it is: '1' is no 1 there, and none of an INTEGER column refers to it.
+// rule Q2
+#[test]
+fn a_column_of_a_strict_table_that_takes_anything_was_compared_as_a_number() {
+    let tables = "CREATE TABLE p (id INTEGER PRIMARY KEY, n ANY UNIQUE) STRICT;
+        CREATE TABLE a (id INTEGER PRIMARY KEY, p ANY REFERENCES p(id)) STRICT;
+        CREATE TABLE i (id INTEGER PRIMARY KEY, n INTEGER REFERENCES p(n));
+        INSERT INTO p VALUES (1, 'a'), (2, 'b');";
+    // The text of a number refers to it: the parent's type decides.
+    let (_world, cli, at) = planned(tables);
+    sql(&inner(&cli), "INSERT INTO a VALUES (1, '2')");
+    sql(&at, "UPDATE p SET n = 'c' WHERE id = 1");
+    cli.ok("commit try");
+    assert_eq!(sql(&at, "PRAGMA foreign_key_check"), "");
+    cli.ok("undo try");
+    let (_world, cli, at) = planned(tables);
+    sql(&inner(&cli), "DELETE FROM p WHERE id = 2");
+    sql(&at, "INSERT INTO a VALUES (1, '2')");
+    let what = "the original added a row of a that refers to it";
+    refused(&cli, &at, &[("p/2", what)]);
+    // A number does not refer to its text.
+    let (_world, cli, at) = planned(&format!("{tables} INSERT INTO p VALUES (3, 7), (4, '7')"));
+    sql(&inner(&cli), "DELETE FROM p WHERE id = 3");
+    sql(&at, "INSERT INTO i VALUES (1, 7)");
+    let what = "the original added a row of i that refers to it";
+    refused(&cli, &at, &[("p/3", what)]);
+}

@@ -53,11 +53,28 @@ fn affinity(kind: &str) -> Affinity {
     }
 }
 
+/// Whether a table takes only values of the types that its columns have.
+fn is_strict(of: &Database, table: &str) -> Result<bool> {
+    let sql = format!(
+        "SELECT count(*) FROM pragma_table_list({}) WHERE schema = 'main' AND strict",
+        literal(table)
+    );
+    let asked = of.sql.query_row(&sql, [], |row| row.get::<_, i64>(0));
+    let count = asked.map_err(of.failed("read a column"))?;
+    Ok(count > 0)
+}
+
 /// The affinity of a column, if its values are compared by their bytes.
 fn plain_affinity(of: &Database, table: &str, column: &str) -> Result<Option<Affinity>> {
     let read = of.sql.column_metadata(Some("main"), table, column);
     let (kind, collation, ..) = read.map_err(of.failed("read a column"))?;
-    let kind = kind.map(|kind| affinity(&kind.to_string_lossy()));
+    let kind = match kind {
+        // There it takes values as they are.
+        Some(kind) if kind.to_bytes().eq_ignore_ascii_case(b"ANY") && is_strict(of, table)? => {
+            Some(Affinity::Other)
+        }
+        kind => kind.map(|kind| affinity(&kind.to_string_lossy())),
+    };
     let plain = collation.is_none_or(|one| one.to_bytes().eq_ignore_ascii_case(b"BINARY"));
     Ok(kind.filter(|kind| plain && *kind != Affinity::Other))
 }
