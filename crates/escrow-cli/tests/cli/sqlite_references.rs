@@ -528,3 +528,46 @@ fn a_column_of_a_strict_table_that_takes_anything_was_compared_as_a_number() {
     let what = "the original added a row of i that refers to it";
     refused(&cli, &at, &[("p/3", what)]);
 }
+
+/// The parent has a key of two columns, so nothing ever followed the reference.
+const ASTRAY: &str = "CREATE TABLE p (a, b, PRIMARY KEY (a, b)); CREATE TABLE c (id INTEGER PRIMARY KEY, p REFERENCES p);
+    CREATE TABLE v_c (id INTEGER PRIMARY KEY, v REFERENCES v); CREATE VIEW v AS SELECT 1 AS a;
+    INSERT INTO c VALUES (1, 1), (2, 2); INSERT INTO v_c VALUES (1, 1)";
+
+// rule Q2
+#[test]
+fn the_parent_of_a_reference_that_led_nowhere_could_not_be_dropped() {
+    let (_world, cli, at) = planned(ASTRAY);
+    let before = dump(&at);
+    sql(
+        &inner(&cli),
+        "DROP TABLE p; DROP VIEW v; INSERT INTO c VALUES (3, 3); UPDATE c SET p = 4 WHERE id = 2",
+    );
+    // Another program adds more of the kind.
+    sql(&at, "INSERT INTO c VALUES (7, 7)");
+    cli.ok("commit try --dry-run");
+    cli.ok("commit try");
+    assert_eq!(
+        sql(&at, "SELECT group_concat(id || p) FROM c"),
+        "11,24,33,77"
+    );
+    sql(&at, "DELETE FROM c WHERE id = 7");
+    cli.ok("undo try");
+    assert_eq!(sorted(&dump(&at)), sorted(&before));
+
+    let (_world, cli, at) = unplanned(ASTRAY);
+    cli.ok("plan create try --resource data/app.db --strategy transaction_rollback");
+    for statement in ["DROP TABLE p", "DROP VIEW v"] {
+        cli.ok(["sql", "try", "app.db", statement]);
+    }
+    cli.ok("commit try");
+    assert_eq!(
+        sql(
+            &at,
+            "SELECT name FROM sqlite_schema WHERE name IN ('p', 'v')"
+        ),
+        ""
+    );
+    cli.ok("undo try");
+    assert_eq!(sorted(&dump(&at)), sorted(&before));
+}

@@ -437,10 +437,13 @@ fn make_checked(
     direction: Direction,
 ) -> Result<PathSample> {
     check_full_text(plan, original)?;
-    let before = broken(plan, original)?;
+    // What nothing could follow led nowhere as well.
+    let before = broken(plan, original, |one| {
+        one.is_followed || is_remade(plan, one)
+    })?;
     let done = make(plan, original, state, direction)?;
     let is_new = |mark: &String| !before.contains_key(mark) && !plan.plan.dangling.contains(mark);
-    let after = broken(plan, original)?;
+    let after = broken(plan, original, |one| one.is_followed)?;
     if let Some((_, (path, parent))) = after.into_iter().find(|(mark, _)| is_new(mark)) {
         return Err(leads_nowhere(path, &parent));
     }
@@ -522,19 +525,25 @@ fn is_touched(plan: &OpenPlan, reference: &Reference) -> bool {
 /// Whether all rows at the ends of a reference are looked at, not only those that change: a whole table is brought over, or only SQLite can
 /// tell which values of the one are those of the other.
 fn is_scanned(plan: &OpenPlan, reference: &Reference) -> bool {
+    !reference.alike || is_remade(plan, reference)
+}
+
+/// Whether an end of a reference is brought over as a whole.
+fn is_remade(plan: &OpenPlan, reference: &Reference) -> bool {
     let ends = [&reference.child, &reference.parent];
-    !reference.alike || ends.iter().any(|name| plan.plan.is_whole(name))
+    ends.iter().any(|name| plan.plan.is_whole(name))
 }
 
 /// The references of which all rows are looked at that lead nowhere, by their marks: a row of each, and the table that it refers to.
 fn broken(
     plan: &OpenPlan,
     original: &Database,
+    wanted: impl Fn(&Reference) -> bool,
 ) -> Result<BTreeMap<String, (ResourcePath, String)>> {
     let mut all = BTreeMap::new();
     let schema = Schema::read(original)?;
-    let references = Reference::all(original, &schema, |_| true)?;
-    let scanned = |one: &&Reference| is_touched(plan, one) && is_scanned(plan, one);
+    let references = Reference::declared(original, &schema, |_| true)?;
+    let scanned = |one: &&Reference| wanted(one) && is_touched(plan, one) && is_scanned(plan, one);
     for one in references.iter().filter(scanned) {
         for (mark, item) in one.broken(original, &schema)? {
             all.entry(mark).or_insert((item, one.parent.clone()));

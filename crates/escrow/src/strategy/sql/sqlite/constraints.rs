@@ -78,10 +78,18 @@ pub(super) fn check(
         (versions.work, schemas.work),
         (versions.original, schemas.original),
     );
-    for reference in Reference::all(work.0, work.1, is_whole)? {
-        leading.check(&reference)?;
+    let theirs = Reference::all(original.0, original.1, |_| true)?;
+    let followed: HashSet<String> = theirs.iter().map(|one| one.mark(&[])).collect();
+    for reference in Reference::all(work.0, work.1, |_| true)? {
+        if is_whole(&reference.child) {
+            leading.check(&reference)?;
+        } else if is_whole(&reference.parent) && !followed.contains(&reference.mark(&[])) {
+            // The original cannot follow it: what leads nowhere in the sandbox did so before.
+            let known = reference.broken(work.0, work.1)?;
+            leading.marks.extend(known.into_iter().map(|one| one.0));
+        }
     }
-    for reference in Reference::all(original.0, original.1, |_| true)? {
+    for reference in theirs {
         match is_whole(&reference.child) {
             // An undo makes these again.
             true => {

@@ -29,6 +29,8 @@ pub(super) struct Reference {
     /// Whether a row refers to another exactly where both have equal values: none is computed, and neither type nor collation makes
     /// values of one column equal to others of the other.
     pub(super) alike: bool,
+    /// Whether SQLite itself can follow it. One to a view, or to another number of columns, leads nowhere, whatever a row holds.
+    pub(super) is_followed: bool,
 }
 
 /// What SQLite makes of values that are put into a column.
@@ -137,8 +139,19 @@ fn primary_key(table: &Table) -> Option<Vec<usize>> {
 }
 
 impl Reference {
-    /// Every reference of tables of a version.
+    /// Every reference of tables of a version that SQLite can follow: another one says nothing.
     pub(super) fn all(
+        of: &Database,
+        schema: &Schema,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Self>> {
+        let mut all = Self::declared(of, schema, wanted)?;
+        all.retain(|one| one.is_followed);
+        Ok(all)
+    }
+
+    /// Every reference of tables of a version.
+    pub(super) fn declared(
         of: &Database,
         schema: &Schema,
         wanted: impl Fn(&str) -> bool,
@@ -167,6 +180,7 @@ impl Reference {
                         parent: known.unwrap_or(parent),
                         to: Vec::new(),
                         alike: false,
+                        is_followed: false,
                     };
                     found.push((id, new));
                 }
@@ -177,26 +191,18 @@ impl Reference {
             }
             all.extend(found.into_iter().map(|(_, one)| one));
         }
-        // One that SQLite itself cannot follow (to a view, to columns that are not there) says nothing.
         let exists = |name: &str| {
             let mut owners = schema.objects.values().filter(|one| one.owns());
             owners.any(|one| one.name.eq_ignore_ascii_case(name))
         };
-        let mut followed = Vec::new();
-        for mut one in all {
-            match one.parent_columns(of, schema)? {
-                Some(to) if to.len() == one.from.len() => {
-                    one.alike = one.is_alike(of, schema, &to)?;
-                    followed.push(one);
-                }
-                None if !exists(&one.parent) => {
-                    one.alike = one.child(of, schema).is_some();
-                    followed.push(one);
-                }
-                _ => {}
-            }
+        for one in &mut all {
+            (one.is_followed, one.alike) = match one.parent_columns(of, schema)? {
+                Some(to) if to.len() == one.from.len() => (true, one.is_alike(of, schema, &to)?),
+                None if !exists(&one.parent) => (true, one.child(of, schema).is_some()),
+                _ => (false, false),
+            };
         }
-        Ok(followed)
+        Ok(all)
     }
 
     fn is_alike(&self, of: &Database, schema: &Schema, to: &[String]) -> Result<bool> {
@@ -298,7 +304,8 @@ impl Reference {
         let set = self.from.iter();
         let set = set.map(|one| format!("{} IS NOT NULL", own(one)));
         let mut terms: Vec<String> = set.collect();
-        if let Some(to) = self.parent_columns(of, schema)? {
+        let to = self.parent_columns(of, schema)?;
+        if let Some(to) = to.filter(|to| to.len() == self.from.len()) {
             // A table may refer to itself: the parent has a name that is surely not the child's.
             let other = quoted(&format!("{} ", self.child));
             let pairs = to.iter().zip(&self.from);
@@ -375,12 +382,13 @@ pub(super) fn newly_broken(
 ) -> Result<Option<(String, String)>> {
     // A reference is known by its mark without values.
     let mut was: HashMap<String, HashSet<BrokenRow>> = HashMap::new();
-    for one in Reference::all(base, before, |_| true)? {
+    for one in Reference::declared(base, before, |_| true)? {
         let rows = one.broken_rows(base, before)?;
         was.entry(one.mark(&[])).or_default().extend(rows);
     }
-    let all = Reference::all(work, after, |_| true)?;
+    let mut all = Reference::declared(work, after, |_| true)?;
     let there: HashSet<String> = all.iter().map(|one| one.mark(&[])).collect();
+    all.retain(|one| one.is_followed);
     // A table or column that got another name has the rows that it had.
     let renamed = was.iter().filter(|(one, _)| !there.contains(*one));
     let renamed: HashSet<&BrokenRow> = renamed.flat_map(|(_, rows)| rows).collect();
