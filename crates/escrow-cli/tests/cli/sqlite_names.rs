@@ -169,3 +169,75 @@ fn a_table_that_goes_with_a_full_text_table_is_refused_by_name() {
     assert_ne!(said.status, 0);
     assert!(talk(&said).contains("'t_docsize'"), "{}", talk(&said));
 }
+
+// rule C1, Q2
+#[test]
+fn the_language_of_the_rows_of_a_full_text_table_was_lost() {
+    for name in ["lid", "__langid", "l \"\"d"] {
+        let base = format!(
+            "CREATE VIRTUAL TABLE t USING fts4(x, languageid=\"{name}\");
+            INSERT INTO t(rowid, x, \"{name}\") VALUES (1, 'word', 5), (2, 'word', 6), (3, 'word', 7)"
+        );
+        let all = format!(
+            "SELECT group_concat(rowid || x || \"{name}\") FROM t;
+            SELECT group_concat(rowid) FROM t WHERE t MATCH 'word' AND \"{name}\" = 8"
+        );
+        let (_world, cli, at) = planned(&base);
+        let before = sql(&at, &all);
+        sql(
+            &inner(&cli),
+            &format!(
+                "UPDATE t SET \"{name}\" = 8 WHERE rowid = 1; UPDATE t SET x = 'new word' WHERE rowid = 2;
+                INSERT INTO t(rowid, x, \"{name}\") VALUES (4, 'word', 8)"
+            ),
+        );
+        assert_eq!(
+            list(&json(&cli, "diff try")["resources"][0]["changes"]).len(),
+            3,
+            "{name}"
+        );
+        cli.ok("commit try");
+        assert_eq!(
+            sql(&at, &all),
+            "1word8,2new word6,3word7,4word8\n1,4",
+            "{name}"
+        );
+        cli.ok("undo try");
+        assert_eq!(sql(&at, &all), before, "{name}");
+        // As a whole, too.
+        cli.ok("plan create again --resource data/app.db");
+        let at_inside = PathBuf::from(cli.ok("path again app.db").trim_end());
+        sql(&at_inside, "ALTER TABLE t RENAME TO t2");
+        cli.ok("commit again");
+        let renamed = all
+            .replace(" t WHERE t ", " t2 WHERE t2 ")
+            .replace("FROM t;", "FROM t2;");
+        assert_eq!(sql(&at, &renamed), before, "{name}");
+        cli.ok("undo again");
+        assert_eq!(sql(&at, &all), before, "{name}");
+    }
+}
+
+/// Its rows have locales that no column shows.
+// rule Q2
+#[test]
+fn a_full_text_table_with_locales_is_refused_by_name() {
+    let (_world, cli, at) = planned("CREATE TABLE t (x)");
+    let before = dump(&at);
+    for statement in [
+        "CREATE VIRTUAL TABLE places USING fts5(kept UNINDEXED, x, locale=1)",
+        "INSERT INTO places VALUES (1, fts5_locale('tr', 'text'))",
+    ] {
+        cli.ok(["sql", "try", "app.db", statement]);
+    }
+    for verb in ["diff", "commit"] {
+        let said = cli.run(format!("{verb} try"));
+        assert_ne!(said.status, 0, "{verb}");
+        assert!(talk(&said).contains("'places'"), "{}", talk(&said));
+    }
+    assert_eq!(dump(&at), before);
+    // A table of the user's may have such columns.
+    let boxes = "CREATE VIRTUAL TABLE r USING rtree(id, a, b); CREATE TABLE r_content (l0, langid)";
+    let (_world, cli, _at) = planned(boxes);
+    cli.ok("diff try");
+}

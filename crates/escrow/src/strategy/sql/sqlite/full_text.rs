@@ -10,7 +10,7 @@ use rusqlite::ErrorCode;
 use super::connect::Database;
 use super::merge::Merged;
 use super::plan::MergePlan;
-use super::schema::{Object, Schema, quoted};
+use super::schema::{Object, Schema, literal, quoted};
 use crate::model::Conflict;
 use crate::strategy::PreviewNote;
 use crate::strategy::error::{Result, StrategyError};
@@ -71,6 +71,29 @@ fn without_comments(text: &str) -> &str {
         _ => return text,
     };
     after.map_or("", |(_, after)| without_comments(after))
+}
+
+/// Whether the table in which a full-text table keeps its text has such columns.
+fn keeps(of: &Database, name: &str, columns: &str) -> Result<bool> {
+    let content = literal(&format!("{name}_content"));
+    // Beside a table of another module, one with that name is the user's.
+    let sql = format!(
+        "SELECT count(*) FROM pragma_table_xinfo({content}) AS one, pragma_table_list({content}) AS list \
+         WHERE one.name GLOB '{columns}' AND list.schema = 'main' AND list.type = 'shadow'"
+    );
+    let asked = of.sql.query_row(&sql, [], |row| row.get::<_, i64>(0));
+    Ok(asked.map_err(of.failed("read the schema"))? > 0)
+}
+
+/// Whether the last hidden column of a full-text table of FTS4 holds a value of each row (`languageid`). Without that option it is there
+/// as well, and holds none.
+pub(super) fn has_languages(of: &Database, name: &str) -> Result<bool> {
+    keeps(of, name, "langid")
+}
+
+/// Whether the values of a full-text table of FTS5 have locales beside them (`locale`).
+pub(super) fn has_locales(of: &Database, name: &str) -> Result<bool> {
+    keeps(of, name, "l[0-9]*")
 }
 
 impl FullText {

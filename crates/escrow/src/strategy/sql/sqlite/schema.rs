@@ -6,12 +6,13 @@ use rusqlite::types::ValueRef;
 use serde::{Deserialize, Serialize};
 
 use super::connect::Database;
-use super::full_text::FullText;
+use super::full_text::{FullText, has_languages, has_locales};
 use super::shadow;
 use crate::model::ResourcePath;
 use crate::strategy::error::{Result, StrategyError};
 pub(super) use crate::strategy::sql::identifier as quoted;
 use crate::strategy::sql::{Row, Value, part_item, table_item};
+use crate::strategy::unsupported;
 
 /// Settings in the header of the file that a commit carries over.
 pub(super) const CARRIED: [&str; 2] = ["user_version", "application_id"];
@@ -268,6 +269,11 @@ impl Schema {
             self.full_text.push(found);
             return Ok(());
         }
+        if kind == "virtual" && has_locales(of, &object.name)? {
+            let what = format!("work with the table '{}'", object.name);
+            let why = "its rows have locales, which no column of it shows";
+            return Err(unsupported("snapshot", &what, why));
+        }
         let table = read_table(of, &object.name, kind == "virtual", without_rowid)?;
         // What SQLite cannot read or order here fails now, not in the middle of a commit.
         for sql in [Some(table.select_all()), table.select_rowid()] {
@@ -340,6 +346,7 @@ fn read_objects(of: &Database) -> Result<Vec<Object>> {
 fn read_table(of: &Database, name: &str, is_virtual: bool, without_rowid: bool) -> Result<Table> {
     let what = "read the schema";
     let (mut columns, mut all, mut key) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last_hidden = None;
     let mut is_integer = false;
     let info = format!("PRAGMA main.table_xinfo({})", quoted(name));
     let mut info = of.sql.prepare(&info).map_err(of.failed(what))?;
@@ -351,6 +358,7 @@ fn read_table(of: &Database, name: &str, is_virtual: bool, without_rowid: bool) 
         let (column, kind, place, hidden) = read().map_err(of.failed(what))?;
         all.push(column.to_ascii_lowercase());
         if hidden != 0 {
+            last_hidden = Some(column);
             continue;
         }
         if place > 0 {
@@ -358,6 +366,9 @@ fn read_table(of: &Database, name: &str, is_virtual: bool, without_rowid: bool) 
             key.push((place, columns.len()));
         }
         columns.push(column);
+    }
+    if is_virtual && has_languages(of, name)? {
+        columns.extend(last_hidden);
     }
     key.sort_unstable();
     let key: Vec<usize> = key.into_iter().map(|(_, column)| column).collect();
