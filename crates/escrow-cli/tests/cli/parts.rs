@@ -141,7 +141,7 @@ fn a_wrong_pattern_changes_nothing() {
         ("--only three:keep", "did you mean '**/keep'?"),
         (
             "--only keep --exclude nothing-like-that",
-            "escrow diff --name-status",
+            "escrow diff try --name-status",
         ),
         ("--only keep --exclude keep", "nothing was changed"),
         ("--only /etc", "from the top of the resource"),

@@ -130,34 +130,6 @@ fn what_virtual_tables_keep_for_themselves_is_in_no_diff() {
     assert_eq!(sql(&at, "SELECT count(*) FROM c WHERE c MATCH 't'"), "0");
 }
 
-/// A held transaction writes the rows of such a table again when it is committed.
-// rule C1, Q2
-#[test]
-fn a_held_transaction_lost_a_table_with_the_name_of_a_part_of_a_full_text_table() {
-    let (_world, cli, at) = unplanned(NOTES);
-    cli.ok("plan create try --resource data/app.db --strategy transaction_rollback");
-    for statement in [
-        "DELETE FROM notes_content",
-        "CREATE VIRTUAL TABLE notes USING fts5(body, content='notes_content', content_rowid='id')",
-    ] {
-        cli.ok(["sql", "try", "app.db", statement]);
-    }
-    // By now SQLite itself keeps it from statements.
-    let more = "INSERT INTO notes_content VALUES (3, 'three')";
-    let said = cli.run(["sql", "try", "app.db", more]);
-    assert!(
-        talk(&said).contains("may not be modified"),
-        "{}",
-        talk(&said)
-    );
-    cli.ok("commit try");
-    let count = "SELECT count(*) FROM notes_content";
-    assert_eq!(sql(&at, count), "0");
-    sql(&at, FOUND);
-    cli.ok("undo try");
-    assert_eq!(sql(&at, count), "2");
-}
-
 /// FTS4 keeps no sizes here, but drops what has the name of them with its own table.
 // rule Q2
 #[test]

@@ -231,7 +231,8 @@ impl Held {
         self.database.refuse_writes(false)?;
         if denied.load(Ordering::SeqCst) {
             let why = "transactions, savepoints, attached databases, temporary objects and settings belong to the connection that holds \
-                       the sandbox's transaction";
+                       the sandbox's transaction, and SQLite cannot make a virtual table again once its transaction was taken back: use the \
+                       strategy `snapshot` for these";
             return Err(unsupported(NAME, what, why));
         }
         self.noticing(found)
@@ -324,13 +325,12 @@ impl Held {
             })
     }
 
-    /// Neither triggers nor references act while rows are brought over, since both have acted; and no name keeps a table from being written.
+    /// Neither triggers nor references act while rows are brought over, since both have acted.
     fn set_apart(&self, apart: bool) -> Result<()> {
         let sql = &self.database.sql;
         let set = sql
             .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, !apart)
-            .and_then(|_| sql.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, !apart))
-            .and_then(|_| sql.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, !apart));
+            .and_then(|_| sql.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, !apart));
         set.map(drop)
             .map_err(self.database.failed("set the connection up"))
     }
@@ -446,7 +446,9 @@ fn is_permitted(action: &AuthAction<'_>) -> bool {
         | AuthAction::CreateTempIndex { .. }
         | AuthAction::CreateTempTable { .. }
         | AuthAction::CreateTempTrigger { .. }
-        | AuthAction::CreateTempView { .. } => false,
+        | AuthAction::CreateTempView { .. }
+        | AuthAction::CreateVtable { .. }
+        | AuthAction::DropVtable { .. } => false,
         AuthAction::Pragma {
             pragma_name,
             pragma_value: Some(_),
