@@ -161,6 +161,16 @@ impl Failure {
         answer
     }
 
+    /// Names the plan that the command is about in the commands of its hints.
+    pub(crate) fn for_plan(mut self, ui: &Ui) -> Self {
+        if let Some(plan) = ui.plan() {
+            for hint in &mut self.hints {
+                *hint = with_plan(hint, &plan);
+            }
+        }
+        self
+    }
+
     /// Tells it, and gives the exit code.
     pub(crate) fn report(mut self, ui: &Ui) -> ExitCode {
         let own = self.status.and_then(|status| u8::try_from(status).ok());
@@ -173,11 +183,7 @@ impl Failure {
             self.message = "interrupted; what was begun was removed".to_owned();
             (self.hints, self.details, self.lines) = (Vec::new(), json!({}), Vec::new());
         }
-        if let Some(plan) = ui.plan() {
-            for hint in &mut self.hints {
-                *hint = with_plan(hint, &plan);
-            }
-        }
+        self = self.for_plan(ui);
         if ui.is_json() {
             ui.document(self.document());
         } else {

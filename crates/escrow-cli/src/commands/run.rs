@@ -173,7 +173,8 @@ impl RunOptions {
         // What is wrong with what was typed is said before anything is made.
         let environment = self.environment()?;
         let report = self.report.as_deref().map(ReportFile::create).transpose()?;
-        let mut done = self.carry_out(command, environment, context, ui);
+        let done = self.carry_out(command, environment, context, ui);
+        let mut done = done.map_err(|failure| failure.for_plan(ui));
         if let Some(mut report) = report {
             let written = match &done {
                 Ok((_, answer)) => report.write(answer),
@@ -208,6 +209,7 @@ impl RunOptions {
         ui: &Ui,
     ) -> Result<(i32, Value), Failure> {
         let (plan, made) = self.choose_plan(context, ui)?;
+        ui.about_plan(&plan.name);
         let session = RunSession {
             options: self,
             context,
@@ -343,7 +345,6 @@ impl RunOptions {
             ))
             .status(2));
         }
-        ui.about_plan(&plan.name);
         ui.say(&format!(
             "in the open plan {} (`--new` begins another)",
             plan.name

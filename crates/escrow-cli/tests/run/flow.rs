@@ -307,7 +307,10 @@ fn what_a_running_command_has_is_released_again_and_again() {
             last = one;
         }
         // Without it nothing is released while it runs; what another process changes is a conflict as ever.
-        has(&cli.fails("commit try", 1), ["commit --live", "plan stop"]);
+        has(
+            &cli.fails("commit try", 1),
+            ["commit try --live", "plan stop try"],
+        );
         fs::write(app.join("one"), "mine\n").expect("it can be written");
         while json(&cli, "diff try")["resources"][0]["changes"] == value!([]) {
             thread::sleep(Duration::from_millis(20));
