@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use escrow::manager::Resolver;
+use escrow::model::resource::is_url;
 use escrow::run::Wall;
 use serde_json::{Value, json};
 
@@ -12,21 +13,27 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
-/// Explain which strategies work for a directory on this machine, and why the others do not
+/// Explain which strategies work for a directory or a database on this machine, and why the others do not
+///
+/// Of a PostgreSQL database it also says what the server lacks, and which prepared transactions wait there.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  escrow doctor ./app")]
+#[command(
+    after_help = "Examples:\n  escrow doctor ./app\n  escrow doctor data/app.db\n  escrow doctor postgres:///shop"
+)]
 pub(crate) struct DoctorArgs {
-    /// The directory; the current one if left out
-    directory: Option<PathBuf>,
+    /// A directory, a file, or the URL of a database; the current directory if left out
+    #[arg(value_name = "LOCATION")]
+    location: Option<PathBuf>,
 }
 
 impl DoctorArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let directory = match self.directory {
-            Some(directory) => context.directory.join(directory),
+        let location = match self.location {
+            Some(url) if is_url(url.as_os_str()) => url,
+            Some(path) => context.directory.join(path),
             None => context.directory.clone(),
         };
-        let doctor = context.manager.doctor(&directory)?;
+        let doctor = context.manager.doctor(&location)?;
         let confined = match doctor.resolver {
             Resolver::Kernel => "by the kernel (openat2)",
             Resolver::Checked => "name by name: this kernel has no openat2, or a filter forbids it",

@@ -103,3 +103,35 @@ fn that_a_commit_cannot_be_undone_is_said_before_it() {
         "{done}"
     );
 }
+
+/// `doctor` knew directories alone; that a server cannot prepare was said only when a plan was made.
+// rule Q8
+#[test]
+fn doctor_says_what_a_server_lacks_and_what_waits_there() {
+    let shop = Shop::new(true);
+    let url = shop.server.url("postgres", "shop");
+    shop.sql("BEGIN; INSERT INTO loose VALUES (9, 'x'); PREPARE TRANSACTION 'somebody''s'");
+    let said = shop.cli.ok(["doctor", &url]);
+    assert!(said.contains("auto takes transaction_rollback"), "{said}");
+    assert!(
+        said.contains("'somebody's' of postgres in shop since 20"),
+        "{said}"
+    );
+    // It is left alone.
+    assert_eq!(shop.server.prepared(), "somebody's");
+    shop.sql("ROLLBACK PREPARED 'somebody''s'");
+
+    let shop = Shop::new(false);
+    let url = shop.server.url("postgres", "shop");
+    let said = shop.cli.ok(["doctor", &url]);
+    assert!(said.contains("max_prepared_transactions = 0"), "{said}");
+    shop.sql("CREATE ROLE plain LOGIN");
+    let said = shop.cli.ok(["doctor", &shop.server.url("plain", "shop")]);
+    assert!(said.contains("may not create databases"), "{said}");
+    let said = shop
+        .cli
+        .ok(["doctor", "postgres://nobody@127.0.0.1:1/shop"]);
+    assert!(said.contains("auto takes none of them"), "{said}");
+    let said = shop.cli.ok("doctor app/a.txt");
+    assert!(said.contains("auto takes copy_on_write"), "{said}");
+}

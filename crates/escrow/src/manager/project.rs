@@ -82,7 +82,7 @@ impl Manager {
                 return Err(Error::Untrusted {
                     file: one.file.clone(),
                     key: format!("resources.{}", one.name),
-                    why: "the file is not trusted, and a command would reach the real one"
+                    why: "the file is not trusted; a command would reach the real one, so none was begun"
                         .to_owned(),
                 });
             }

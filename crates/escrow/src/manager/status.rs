@@ -6,10 +6,12 @@ use super::{Leftover, Manager, PlanView};
 use crate::error::Result;
 use crate::fs::Resolver;
 use crate::fs::state_dir::{self, AreaLocation, ScratchDir};
+use crate::model::resource::{POSTGRES, is_url};
 use crate::model::text::Location;
-use crate::model::{JournaledWork, Phase, PlanState, ResourceId, SandboxId};
-use crate::resource::detect;
+use crate::model::{JournaledWork, Phase, PlanState, ResourceId, SandboxId, TargetLocation};
+use crate::resource::{accept, detect};
 use crate::store::{Operation, Plan};
+use crate::strategy::registry::RegistryError;
 use crate::strategy::{Capabilities, Probe, Target};
 
 /// An operation that has not ended.
@@ -60,10 +62,10 @@ pub struct StrategyVerdict {
     pub capabilities: Capabilities,
 }
 
-/// What works for one directory on this machine.
+/// What works for one directory, file or database on this machine.
 #[derive(Debug)]
 pub struct DoctorReport {
-    /// The directory.
+    /// Where it is.
     pub at: Location,
     /// Where the area of a sandbox would be made.
     pub area: Location,
@@ -73,7 +75,7 @@ pub struct DoctorReport {
     pub resolver: Resolver,
     /// What `auto` takes.
     pub auto: String,
-    /// Every strategy for a directory.
+    /// Every strategy for it.
     pub verdicts: Vec<StrategyVerdict>,
 }
 
@@ -130,29 +132,48 @@ impl Manager {
         })
     }
 
-    /// What works for `directory` here. Strategies are tried for real, in an area of their own
+    /// What works here for what is at `location`: a directory, a file, or a URL. Strategies are tried for real, in an area of their own
     /// that is gone afterwards.
-    pub fn doctor(&self, directory: &Path) -> Result<DoctorReport> {
-        let at = state_dir::canonical(directory)?;
+    pub fn doctor(&self, location: &Path) -> Result<DoctorReport> {
+        let is_url = is_url(location.as_os_str());
+        let at = match is_url {
+            true => location.to_owned(),
+            false => state_dir::canonical_or_file(location)?,
+        };
         let AreaLocation {
             parent,
             prefix,
             why,
-        } = self.place(&at)?;
+        } = match is_url {
+            true => AreaLocation {
+                parent: self.areas.path().to_owned(),
+                prefix: "",
+                why: "what is on a server has no directory beside it",
+            },
+            false => self.place(&at)?,
+        };
         let unique = SandboxId::new(&*self.options.origin).to_string();
         let prefix = format!("{prefix}probe-");
         let area = ScratchDir::make_at(&parent, &prefix, &unique)?;
-        let kind = self.kind(detect(&at)?)?;
-        let target = Target::at(ResourceId::new(&*self.options.origin), &kind.name, &at);
+        let kind = self.kind(if is_url { POSTGRES } else { detect(&at)? })?;
+        let mut target = Target::at(ResourceId::new(&*self.options.origin), &kind.name, &at);
+        if is_url {
+            accept(kind, &at)?;
+            target.location = TargetLocation::Url(at.to_string_lossy().into_owned());
+        }
         let verdicts = self.verdicts(&kind.base, &target, area.path());
         let registry = self.registry();
-        let auto = registry.choose(&kind.default, kind, &target, Some(area.path()))?;
+        let auto = match registry.choose(&kind.default, kind, &target, Some(area.path())) {
+            Ok(choice) => choice.strategy.name().to_owned(),
+            Err(RegistryError::NothingWorks { .. }) => "none of them".to_owned(),
+            Err(error) => return Err(error.into()),
+        };
         Ok(DoctorReport {
             at: Location::from(at),
             area: Location::from(parent),
             area_reason: why,
             resolver: Resolver::here(),
-            auto: auto.strategy.name().to_owned(),
+            auto,
             verdicts,
         })
     }

@@ -28,29 +28,42 @@ pub(crate) struct FoundDatabases {
     pub(crate) files: Vec<PathBuf>,
     /// Those that git keeps versions of: they stay files.
     pub(crate) tracked: Vec<PathBuf>,
-    /// The search ended before everything was looked at.
+    /// Not everything was looked at: there is too much, or it cannot be read.
     pub(crate) cut: bool,
 }
 
-/// Looks for SQLite databases below `root`: not in hidden directories, what is installed or built, and other file systems.
+/// Looks for SQLite databases below `root`: not in hidden directories, what is installed or built, other checkouts, and other file systems.
 pub(crate) fn below(root: &Dir) -> fs::Result<FoundDatabases> {
     let (mut found, mut seen) = (FoundDatabases::default(), 0);
     let mut waiting = vec![(root.again(), PathBuf::new())];
     while let Some((dir, at)) = waiting.pop() {
-        for entry in dir.entries()? {
-            seen += 1;
-            if seen > MOST {
+        let is_root = at.as_os_str().is_empty();
+        let entries = match dir.entries() {
+            Err(error) if is_root => return Err(error),
+            Err(_) => {
                 found.cut = true;
-                break;
+                continue;
             }
+            Ok(entries) => entries,
+        };
+        // Another checkout is a project of its own.
+        if !is_root && entries.iter().any(|entry| *entry.name == *b".git") {
+            continue;
+        }
+        seen += entries.len();
+        if seen > MOST {
+            found.cut = true;
+            break;
+        }
+        for entry in entries {
             let path = at.join(as_path(&entry.name));
             match entry.meta.kind {
-                EntryKind::Directory if is_looked_into(&entry.name) => {
-                    // One that cannot be looked into, or was removed meanwhile, holds nothing that could be named.
-                    if let Ok(below) = dir.subdir(&entry.name)
-                        && !dir.is_mount_point(&entry.meta)
-                    {
-                        waiting.push((below, path));
+                EntryKind::Directory
+                    if is_looked_into(&entry.name) && !dir.is_mount_point(&entry.meta) =>
+                {
+                    match dir.subdir(&entry.name) {
+                        Ok(below) => waiting.push((below, path)),
+                        Err(_) => found.cut = true,
                     }
                 }
                 EntryKind::File
@@ -61,9 +74,6 @@ pub(crate) fn below(root: &Dir) -> fs::Result<FoundDatabases> {
                 }
                 _ => {}
             }
-        }
-        if found.cut {
-            break;
         }
     }
     found.files.sort_unstable();

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::clone::Clones;
-use self::connect::{ANSWERS_WITHIN, Connection, OWN_OPTIONS, PgError, literal};
+use self::connect::{ANSWERS_WITHIN, Connection, OWN_OPTIONS, PgError, PgResult, literal};
 use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, Request, Status, ask};
 pub(super) use self::direct::Direct;
 use self::location::{Server, Variables};
@@ -44,7 +44,7 @@ use super::{
     RollbackReport, Sandbox, Session, Strategy, Target, TargetLocation, tree, unsupported,
 };
 use crate::event::Observer;
-use crate::model::text::Location;
+use crate::model::text::{Location, escape};
 use crate::model::{Conflict, SandboxRef};
 
 const NAME: &str = "transaction_rollback";
@@ -256,6 +256,33 @@ fn serve(host: &Host, spec: &HolderSpec) -> Result<()> {
     }
 }
 
+/// The prepared transactions of the server, whoever's, for people: they outlive a restart, hold locks, and keep the server from starting
+/// with `max_prepared_transactions = 0`. None is touched.
+fn waiting(connection: &mut Connection) -> PgResult<String> {
+    let sql = "SELECT gid, owner, database, pg_catalog.date_trunc('minute', prepared)::pg_catalog.text, pg_catalog.count(*) OVER () \
+               FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT 3";
+    let rows = connection.query(sql)?;
+    let text =
+        |row: &[Option<String>], at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+    let Some(count) = rows.first().map(|row| text(row, 4)) else {
+        return Ok(String::new());
+    };
+    let one = |row: &Vec<Option<String>>| {
+        let gid = escape(text(row, 0).as_bytes());
+        format!(
+            "'{gid}' of {} in {} since {}",
+            text(row, 1),
+            text(row, 2),
+            text(row, 3)
+        )
+    };
+    let first: Vec<String> = rows.iter().map(one).collect();
+    Ok(format!(
+        "; prepared transactions wait there ({count}), hold locks, and outlive a restart: {}",
+        first.join(", ")
+    ))
+}
+
 /// The number of a version such as `15.4 (Debian)`.
 fn major(version: &str) -> u32 {
     let digits = version.split(|c: char| !c.is_ascii_digit()).next();
@@ -346,7 +373,11 @@ impl Strategy for HeldTransaction {
             }
             let asked = connection.value("SHOW max_prepared_transactions");
             let prepared = asked.map_err(|error| error.to_string())?;
-            Ok((version, prepared.as_deref() == Some("0")))
+            let waiting = waiting(&mut connection).map_err(|error| error.to_string())?;
+            Ok((
+                format!("PostgreSQL {version}{waiting}"),
+                prepared.as_deref() == Some("0"),
+            ))
         });
         never(match looked {
             Err(why) => Probe::no(why),
@@ -356,7 +387,7 @@ impl Strategy for HeldTransaction {
                      taken back, and a plan can have only one such member; set it to 10 or more and restart the server"
                         .to_owned()
                 }),
-                ..Probe::yes(format!("PostgreSQL {version}"))
+                ..Probe::yes(version)
             },
         })
     }
