@@ -401,13 +401,10 @@ pub(crate) fn callers_variable(name: &OsStr) -> Option<OsString> {
 }
 
 /// The variable that leads most programs to their database.
-pub(crate) fn database_url() -> Vec<(String, String)> {
+pub(crate) fn database_url() -> Option<(String, String)> {
     let name = "DATABASE_URL";
-    let value = variable(name).and_then(|value| value.into_string().ok());
-    value
-        .map(|value| (name.to_owned(), value))
-        .into_iter()
-        .collect()
+    let value = variable(name)?.into_string().ok()?;
+    Some((name.to_owned(), value))
 }
 
 /// A variable that is set to something.

@@ -212,7 +212,7 @@ pub(super) fn show_next(plan: &str, released: &CommitReport, live: bool, log_hea
         true if changes => ui.say(&format!("undo with `escrow undo {plan}`")),
         true => {}
         false => ui.say(&format!(
-            "this commit cannot be undone, because of {}",
+            "`escrow undo {plan}` cannot take back what was committed in {}",
             lasting.join(", ")
         )),
     }

@@ -28,14 +28,14 @@ pub(crate) struct InitArgs {
 impl InitArgs {
     pub(crate) fn run(&self, ui: &Ui) -> Result<(), Failure> {
         let here = Path::new(".");
-        let begun = config::begin(here, &database_url()).map_err(Error::from)?;
+        let begun = config::begin(here, database_url()).map_err(Error::from)?;
         if !config::write_new(here, &begun.text, self.force).map_err(Error::from)? {
             return Err(Failure::conflict(format!("'{FILE_NAME}' exists already"))
                 .hint("`escrow init --force` overwrites it")
                 .hint(format!("`escrow type validate {FILE_NAME}` checks it")));
         }
         for (what, why) in &begun.left_out {
-            ui.warn(&format!("left out: {what}: {why}"));
+            ui.notice(&format!("left out: {what}: {why}"));
         }
         if ui.is_json() {
             let one =

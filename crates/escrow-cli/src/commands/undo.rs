@@ -10,8 +10,8 @@ use crate::ui::Ui;
 
 /// Undo a plan's commit: every original is as it was before
 ///
-/// Where what the commit put there was changed since, nothing is undone, and the paths are named. A commit that holds changes of a
-/// PostgreSQL transaction cannot be undone: `escrow commit` says so before it asks, and with `--dry-run`.
+/// Where what the commit put there was changed since, nothing is undone, and the paths are named. What was
+/// committed in a PostgreSQL transaction cannot be undone: `escrow commit` says so before it asks, and with `--dry-run`.
 ///
 /// Of several commits of one plan, as with `escrow commit --only`, the newest is taken back; again, the one
 /// before it. What a commit of a part had released is its plan's again, if that is still open.

@@ -265,4 +265,10 @@ fn commands_in_hints_are_about_the_plan_that_failed() {
         hints.contains("`escrow commit young --on-conflict ours`"),
         "{hints}"
     );
+    // The plan that is in the way is another one.
+    let hints = cli.run("plan rename young old").stderr_text();
+    assert!(
+        hints.contains("`escrow plan show old`") && !hints.contains("cleanup"),
+        "{hints}"
+    );
 }

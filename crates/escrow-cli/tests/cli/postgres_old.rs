@@ -99,7 +99,7 @@ fn that_a_commit_cannot_be_undone_is_said_before_it() {
     );
     let done = shop.cli.run("commit p").stderr_text();
     assert!(
-        done.contains("this commit cannot be undone, because of shop"),
+        done.contains("`escrow undo p` cannot take back what was committed in shop"),
         "{done}"
     );
 }

@@ -149,6 +149,22 @@ fn init_finds_the_databases_of_a_project() {
     assert_eq!(one["at"], "postgresql://bob@localhost:5433/shop");
     assert!(text.contains("options: {env: SHOP_URL}"), "{text}");
 
+    // Programs are told what was left out, too; what is set counts more than what a file says.
+    fs::write(
+        app.join(".env"),
+        format!("{env}DATABASE_URL=postgres:///never\n"),
+    )
+    .expect("there is room");
+    let document = json(&cli, "init --force");
+    assert!(
+        document["notices"].to_string().contains("fixture.db"),
+        "{document}"
+    );
+    assert!(
+        !document["resources"].to_string().contains("never"),
+        "{document}"
+    );
+
     // What it wrote is enough to release files and rows together.
     let script = "sqlite3 data/shop.db \"UPDATE orders SET status = 'sold' WHERE id = 1\"; echo \"$APP_DB\" > said";
     let run = [

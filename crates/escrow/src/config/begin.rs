@@ -64,10 +64,10 @@ impl InitialResource {
 }
 
 /// A configuration for `directory`: with the directory itself, the SQLite databases that lie in it, and the PostgreSQL databases to
-/// which its `.env`, or one of these `variables`, leads.
+/// which its `.env`, or this `variable`, leads.
 pub fn begin(
     directory: &Path,
-    variables: &[(String, String)],
+    variable: Option<(String, String)>,
 ) -> Result<InitialConfig, HandlerError> {
     let directory = Dir::open(&state_dir::canonical(directory)?)?;
     let kind = detect(directory.path())?;
@@ -79,8 +79,13 @@ pub fn begin(
         loosens: false,
     };
     begun.add(&top, kind, ".".to_owned());
-    let mut all = databases::variables(&directory);
-    all.extend_from_slice(variables);
+    // What is set already counts, as for programs that read such a file.
+    let mut all: Vec<(String, String)> = variable.into_iter().collect();
+    for (name, value) in databases::variables(&directory) {
+        if all.iter().all(|(known, _)| *known != name) {
+            all.push((name, value));
+        }
+    }
     let found = databases::below(&directory)?;
     for path in &found.files {
         let Some(at) = path.to_str() else {

@@ -73,9 +73,9 @@ impl Error {
                 "`escrow plan create --resource .` begins one for this directory".into(),
             ],
             Self::NoCommitHere { .. } => one("name a plan; `escrow log` shows what was committed"),
-            Self::PlanExists { .. } => {
-                one("choose another name, or `escrow cleanup` the other plan")
-            }
+            Self::PlanExists { name } => vec![format!(
+                "choose another name; `escrow plan show {name}` shows the plan that has it"
+            )],
             Self::PlanOver { .. } => one("`escrow plan create` begins a new one"),
             Self::ResourceInUse { plan, .. } => {
                 vec![format!("`escrow cleanup {plan}` removes its sandboxes")]

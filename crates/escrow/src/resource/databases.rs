@@ -109,7 +109,9 @@ pub(crate) fn variables(root: &Dir) -> Vec<(String, String)> {
         let quoted = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
         let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        (!name.is_empty() && name.chars().all(plain)).then(|| (name.to_owned(), value.to_owned()))
+        let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
+        (name.starts_with(begins) && name.chars().all(plain))
+            .then(|| (name.to_owned(), value.to_owned()))
     };
     match read {
         true => text.lines().filter_map(line).collect(),

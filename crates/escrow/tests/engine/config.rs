@@ -333,7 +333,7 @@ fn a_first_configuration_is_valid_wherever_it_is_written() {
     for world in [World::new(), World::odd()] {
         for name in ["app", "5", "true", "Null", "- dash", "-", "ünï"] {
             let directory = world.dir(name);
-            let begun = begin(&directory, &[]).expect("the directory can be read");
+            let begun = begin(&directory, None).expect("the directory can be read");
             let file = directory.join("escrow.yaml");
             assert!(write_new(&directory, &begun.text, false).expect("it can be written"));
             assert!(!write_new(&directory, "other", false).expect("it is left alone"));

@@ -1,6 +1,6 @@
 //! SQLite databases that lie in a checkout and are resources of their own: inside, a link stands in the place of each. Git is kept
-//! from taking it for a file (`info/exclude` of the private git directory), and one that was committed or staged all the same is
-//! never released.
+//! from taking it for a file (`info/exclude` of the private git directory). A link that would come into the branch that is released, or into
+//! the index, is refused.
 
 use std::path::{Path, PathBuf};
 
