@@ -247,7 +247,7 @@ fn show_preview(
         }
         ui.say("nothing was changed");
     }
-    match preview.has_conflicts() && terms.on_conflict == OnConflict::Abort {
+    match preview.has_conflicts(terms.on_conflict) {
         true => Err(Failure::reported(Kind::Conflict)),
         false => Ok(()),
     }
@@ -326,6 +326,7 @@ pub(super) fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, 
         }
         for conflict in &one.conflicts {
             let word = match terms.on_conflict {
+                one if !conflict.is_settled_by(one) => paint(Tone::Bad, "conflict"),
                 OnConflict::Abort => paint(Tone::Bad, "conflict"),
                 OnConflict::Ours => paint(Tone::Careful, "ours"),
                 OnConflict::Theirs => paint(Tone::Careful, "theirs"),

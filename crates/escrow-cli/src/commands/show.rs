@@ -77,12 +77,15 @@ pub(crate) fn changes<S: Serializer>(diff: &DiffView, to: S) -> Result<S::Ok, S:
 
 /// A conflict as JSON: both versions named.
 pub(crate) fn conflict(resource: &str, conflict: &Conflict) -> Value {
-    let more = json!({
+    let mut more = json!({
         "resource": resource,
         "what": conflict.what,
         "ours": conflict.ours.as_ref().map(facts),
         "theirs": conflict.theirs.as_ref().map(facts),
     });
+    if conflict.only_theirs {
+        more["only_theirs"] = json!(true);
+    }
     with_path(&conflict.path, more)
 }
 

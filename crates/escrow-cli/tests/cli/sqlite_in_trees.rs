@@ -8,6 +8,30 @@ const OPENS: &str = "import sqlite3, sys
 c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM orders').fetchall(); print('open', flush=True)
 sys.stdin.read(); c.execute(\"INSERT INTO orders (status) VALUES ('late')\"); c.commit(); c.close()";
 
+/// A program that writes rows with the statement that it is given, and is ended at once: they are in what lies beside the database.
+const KILLED: &str = "import os, sqlite3, sys
+c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA cache_spill = 1'); c.execute(sys.argv[2])
+{}; os._exit(0)";
+
+/// Has rows written by a program that is killed: after its commit in WAL mode, else in the middle of it.
+#[track_caller]
+fn killed(at: &Path, statement: &str) {
+    let wal = sql(at, "PRAGMA journal_mode") == "wal";
+    let script = match wal {
+        true => "c.commit()",
+        false => {
+            "c.execute('PRAGMA cache_size = 1'); c.execute('WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n LIMIT 5000) INSERT INTO orders (status) SELECT hex(zeroblob(50)) FROM n')"
+        }
+    };
+    let mut python = Command::new("python3");
+    python.args(["-c", &KILLED.replace("{}", script)]);
+    output_of(python.arg(at).arg(statement));
+    let left = if wal { "-wal" } else { "-journal" };
+    let mut beside = at.as_os_str().to_owned();
+    beside.push(left);
+    assert!(fs::metadata(beside).expect("it is left").len() > 0);
+}
+
 /// A world with a directory `app` in which a database lies, and no plan.
 fn world() -> (World, Cli, PathBuf) {
     let world = World::new();
@@ -33,6 +57,7 @@ fn a_database_that_a_program_had_open_was_replaced_as_a_file() {
         assert_eq!(found.len(), 1, "{found:?}");
         let (path, what) = &found[0];
         assert!(path == "data/shop.db" && what.contains("has this SQLite database open"));
+        assert_eq!(cli.run("commit try --on-conflict ours").status, 4);
         assert_eq!(dump(&at), before);
         program.end();
         assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "4");
@@ -71,6 +96,100 @@ fn a_journal_came_beside_a_database_that_a_program_had_open() {
         program.end();
         assert_eq!(sql(&at, "PRAGMA integrity_check"), "ok");
     }
+}
+
+/// What a killed program left beside a database was mixed with the one that came in its place, by a commit and by an undo.
+// rule Q5, C1, C15
+#[test]
+fn what_a_killed_program_left_was_mixed_with_another_version() {
+    let more = "UPDATE orders SET status = 'theirs'";
+    for mode in ["wal", "delete"] {
+        for strategy in ["filesystem_copy", "overlay"] {
+            let (_world, cli, at) = world();
+            sql(&at, &format!("PRAGMA journal_mode = {mode}"));
+            cli.ok(format!(
+                "plan create try --resource app --strategy {strategy}"
+            ));
+            let statement = "DELETE FROM orders WHERE id = 1";
+            let path = at.to_str().expect("a plain path");
+            cli.ok(["run", "--plan", "try", "--", "sqlite3", path, statement].as_slice());
+            killed(&at, more);
+            let seen = |at: &Path| {
+                let file = |end: &str| {
+                    let mut file = at.as_os_str().to_owned();
+                    file.push(end);
+                    fs::read(file).ok()
+                };
+                ["", "-wal", "-journal"].map(file)
+            };
+            let before = seen(&at);
+            assert_eq!(conflicts(&cli)[0].0, "data/shop.db");
+            // No side can be taken before it is known what the original holds.
+            let refused = cli.run("commit try --on-conflict ours");
+            let said = talk(&refused);
+            assert_eq!(refused.status, 4, "{said}");
+            assert!(
+                said.contains(".tables`") && said.contains("`ours` does not settle"),
+                "{said}"
+            );
+            assert_eq!(cli.run("commit try --on-conflict ours --dry-run").status, 4);
+            assert_eq!(seen(&at), before);
+            // Once it is opened, it is a change as any other.
+            let theirs = dump(&at);
+            assert_eq!(conflicts(&cli).len(), 1);
+            cli.ok("commit try --on-conflict ours");
+            assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "2");
+            killed(&at, more);
+            let refused = cli.run("undo try");
+            assert_eq!(refused.status, 4, "{}", talk(&refused));
+            sql(&at, "DELETE FROM orders");
+            assert_eq!(cli.run("undo try").status, 4);
+            assert_eq!(sql(&at, "PRAGMA integrity_check"), "ok");
+            assert!(theirs.contains("theirs") == (mode == "wal"));
+        }
+    }
+}
+
+/// A log of the sandbox came beside a database that had been changed meanwhile.
+// rule Q5, C15
+#[test]
+fn a_log_came_beside_another_version_of_its_database() {
+    let (_world, cli, at) = world();
+    sql(&at, "PRAGMA journal_mode = wal");
+    cli.ok("plan create try --resource app --strategy filesystem_copy");
+    let inside = PathBuf::from(cli.ok("path try app data/shop.db").trim_end());
+    killed(&inside, "UPDATE orders SET status = 'ours'");
+    let shown = json(&cli, "diff try");
+    let changed = shown["resources"][0]["changes"].to_string();
+    assert!(changed.contains("shop.db-wal"), "{changed}");
+    sql(
+        &at,
+        "CREATE TABLE more (x); INSERT INTO more VALUES (1); DROP TABLE orders",
+    );
+    let before = dump(&at);
+    let found = conflicts(&cli);
+    assert!(found.iter().any(|(path, _)| path == "data/shop.db-wal"));
+    assert_eq!(cli.run("commit try --on-conflict ours").status, 4);
+    // What the sandbox has of it is left out as a whole.
+    cli.ok("commit try --on-conflict theirs");
+    assert_eq!(dump(&at), before);
+    assert_eq!(sql(&at, "PRAGMA integrity_check"), "ok");
+}
+
+/// A database and the log beside it are released together, and stay together.
+#[test]
+fn a_part_of_a_database_is_not_released() {
+    let (_world, cli, at) = world();
+    sql(&at, "PRAGMA journal_mode = wal");
+    cli.ok("plan create try --resource app --strategy filesystem_copy");
+    let inside = PathBuf::from(cli.ok("path try app data/shop.db").trim_end());
+    sql(&inside, "DELETE FROM orders WHERE id = 1");
+    killed(&inside, "DELETE FROM orders WHERE id = 2");
+    fs::write(inside.with_file_name("notes"), "x").expect("there is room");
+    cli.ok("commit try --only data/notes --only **/*.db --exclude **/*-wal");
+    assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "3");
+    cli.ok("commit try --only data/shop.db");
+    assert_eq!(sql(&at, "SELECT id FROM orders"), "3");
 }
 
 /// A program that only reads does not stand in the way, and neither does one that has another file of that size open.

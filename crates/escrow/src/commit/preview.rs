@@ -65,11 +65,10 @@ pub struct CommitPreview {
 }
 
 impl CommitPreview {
-    /// Whether anything contradicts the commit.
-    pub fn has_conflicts(&self) -> bool {
-        self.members
-            .iter()
-            .any(|member| !member.conflicts.is_empty())
+    /// Whether anything contradicts the commit that this does not settle.
+    pub fn has_conflicts(&self, on_conflict: OnConflict) -> bool {
+        let mut all = self.members.iter().flat_map(|member| &member.conflicts);
+        all.any(|one| !one.is_settled_by(on_conflict))
     }
 
     /// How many changes stay in the sandboxes: with any, the plan stays open.
@@ -295,7 +294,11 @@ impl Previewed<'_> {
                     .map(move |conflict| (name.clone(), conflict.clone()))
             })
             .collect();
-        if !conflicts.is_empty() && self.terms.on_conflict == OnConflict::Abort {
+        let on_conflict = self.terms.on_conflict;
+        if !conflicts
+            .iter()
+            .all(|(_, one)| one.is_settled_by(on_conflict))
+        {
             return Err(Error::Conflicts {
                 undo: false,
                 plan: self.plan.name.clone(),

@@ -1,10 +1,11 @@
 //! Selects the changes that must go together when only a part is committed.
 //!
-//! What is chosen must be possible: a new file needs the new directories it lies in, and a directory
-//! can only go when everything in it goes.
+//! What is chosen must be possible: a new file needs the new directories it lies in, a directory
+//! can only go when everything in it goes, and a SQLite database is nothing without the files beside it.
 
 use std::collections::{BTreeSet, HashSet};
 
+use crate::model::sqlite_files::together;
 use crate::model::{Change, ChangeKind, EntryInfo, EntryKind, ResourcePath};
 use crate::policy::select::ReleaseSelection;
 
@@ -14,7 +15,7 @@ pub(super) fn choose(
     resource: &str,
     changes: &[Change],
 ) -> Vec<bool> {
-    possible(changes, |path| selection.takes(resource, path))
+    possible(changes, wanted(selection, resource, changes))
 }
 
 /// The paths of changes that are discarded: without them the others are possible.
@@ -23,15 +24,29 @@ pub(crate) fn discarded(
     resource: &str,
     changes: &[Change],
 ) -> BTreeSet<ResourcePath> {
-    let stays = possible(changes, |path| !selection.takes(resource, path));
+    let wanted = wanted(selection, resource, changes);
+    let stays = possible(changes, wanted.into_iter().map(|one| !one).collect());
     let all = changes.iter().zip(stays);
     let gone = all.filter(|(_, stays)| !stays);
     gone.map(|(change, _)| change.path.clone()).collect()
 }
 
+/// Says of each change whether it is asked for.
+fn wanted(selection: &ReleaseSelection, resource: &str, changes: &[Change]) -> Vec<bool> {
+    let takes = |change: &Change| selection.takes(resource, &change.path);
+    let mut wanted: Vec<bool> = changes.iter().map(takes).collect();
+    for group in together(changes) {
+        let paths = group.iter().map(|one| &changes[*one].path);
+        let takes = selection.takes_together(resource, paths);
+        for one in group {
+            wanted[one] = takes;
+        }
+    }
+    wanted
+}
+
 /// Says of each change whether it is chosen, so that all that are can stand without the others.
-fn possible(changes: &[Change], chosen: impl Fn(&ResourcePath) -> bool) -> Vec<bool> {
-    let mut chosen: Vec<bool> = changes.iter().map(|change| chosen(&change.path)).collect();
+fn possible(changes: &[Change], mut chosen: Vec<bool>) -> Vec<bool> {
     // A directory in which something stays, stays.
     let mut standing: HashSet<ResourcePath> = HashSet::new();
     // A directory in which something new is put comes along.
@@ -70,7 +85,7 @@ mod tests {
     fn facts(kind: EntryKind) -> EntryInfo {
         EntryInfo {
             kind,
-            size: 0,
+            size: 4096,
             mode: 0o644,
             target: None,
         }
@@ -120,6 +135,10 @@ mod tests {
             // A directory that was moved is two things.
             ("-old/ -old/a +new/ +new/a", "new", "", "new new/a"),
             ("~a ~b ~c", "", "b", "a c"),
+            // A database and what SQLite keeps beside it are one thing.
+            ("~a ~d/x.db +d/x.db-wal", "d/x.db", "", "d/x.db d/x.db-wal"),
+            ("~a ~d/x.db +d/x.db-wal", "", "**/*-wal", "a"),
+            ("~a-wal +b -c/ -c/x -c/x-wal", "", "c/x", "a-wal b"),
         ];
         for (text, only, exclude, expected) in rows {
             let parse = |text: &str| match text {

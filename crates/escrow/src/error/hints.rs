@@ -172,9 +172,12 @@ impl Error {
                 "nothing was undone: what the conflicts name was changed since the commit, or cannot be taken back".into(),
                 "what an undo needs is kept until `escrow cleanup`".into(),
             ],
-            Self::Conflicts { .. } => vec![
+            Self::Conflicts { conflicts, .. } => vec![
                 "nothing was changed; both versions are where they were".into(),
-                "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's, `merge` merges text files line by line".into(),
+                match conflicts.iter().find(|(_, one)| one.only_theirs) {
+                    Some((resource, one)) => format!("`escrow commit --on-conflict theirs` keeps the original's versions; `ours` does not settle '{resource}:{}'", one.path),
+                    None => "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's, `merge` merges text files line by line".into(),
+                },
             ],
             Self::Unexpected { plan, .. } => {
                 vec![format!("nothing was changed; `escrow diff {plan}` shows what would be released now, and its digest")]

@@ -16,6 +16,9 @@ pub struct Conflict {
     pub ours: Option<EntryInfo>,
     /// The original's version; `None` where it has none.
     pub theirs: Option<EntryInfo>,
+    /// Taking the sandbox's version does not settle it: that would break what is there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_theirs: bool,
 }
 
 impl Conflict {
@@ -26,6 +29,15 @@ impl Conflict {
             what: what.to_owned(),
             ours: None,
             theirs: None,
+            only_theirs: false,
+        }
+    }
+
+    /// The same where only leaving the sandbox's version out settles it.
+    pub(crate) fn only_theirs(self) -> Self {
+        Self {
+            only_theirs: true,
+            ..self
         }
     }
 

@@ -16,6 +16,7 @@ pub mod policy;
 pub mod resource;
 pub mod retention;
 pub mod sandbox;
+pub mod sqlite_files;
 pub mod target;
 pub mod text;
 pub mod units;

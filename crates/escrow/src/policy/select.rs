@@ -140,6 +140,20 @@ impl ReleaseSelection {
         (self.only.is_empty() || any(&self.only)) && !any(&self.exclude)
     }
 
+    /// Whether paths that are released only together are wanted: one of them is, and none is excluded.
+    pub fn takes_together<'a>(
+        &self,
+        resource: &str,
+        paths: impl Iterator<Item = &'a ResourcePath> + Clone,
+    ) -> bool {
+        let excluded = |path: &ResourcePath| {
+            let mut all = self.exclude.iter();
+            all.any(|one| one.covers(resource, path))
+        };
+        let mut all = paths.clone();
+        all.any(|path| self.takes(resource, path)) && !paths.clone().any(excluded)
+    }
+
     /// Whether a path is asked for by its name, not only by a pattern that takes everything.
     pub fn names(&self, resource: &str, path: &ResourcePath) -> bool {
         self.only.iter().any(|one| one.names(resource, path)) && self.takes(resource, path)

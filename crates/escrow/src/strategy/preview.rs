@@ -89,6 +89,17 @@ pub enum OnConflict {
     Theirs,
 }
 
+impl Conflict {
+    /// Whether it is clear with this what is released.
+    pub fn is_settled_by(&self, on_conflict: OnConflict) -> bool {
+        match on_conflict {
+            OnConflict::Abort => false,
+            OnConflict::Ours => !self.only_theirs,
+            OnConflict::Theirs => true,
+        }
+    }
+}
+
 impl Preview {
     /// The numbers of the changes that a commit does not make: sockets, and what it leaves to the
     /// original where both sides changed it.

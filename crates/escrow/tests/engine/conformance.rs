@@ -354,6 +354,7 @@ impl Sandbox for WrongSession {
                     what,
                     ours: None,
                     theirs: None,
+                    only_theirs: false,
                 }
             })),
             Lie::TrustsEverybody if !released.is_empty() => preview.conflicts.clear(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::merge::{self, BaseText};
-use super::{Released, TreePreview, VersionSource, open_database, privileges, sort};
+use super::{Released, TreePreview, VersionSource, plain_databases, privileges, sort};
 use crate::fs::dir::DirEntry;
 use crate::fs::state_dir;
 use crate::fs::walk::look_at_all;
@@ -15,6 +15,7 @@ use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, FsError, Meta, MovedEntrie
 use crate::model::text::escape;
 use crate::model::{
     Change, ChangeKind, ChangedField, Conflict, DiffView, EntryInfo, EntryKind, ResourcePath,
+    sqlite_files,
 };
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Preview, PreviewNote, PreviewOptions, tree};
@@ -200,6 +201,8 @@ pub(in crate::strategy) fn look<S: VersionSource>(
             "of the {names} names of this file, those not changed here keep the old content"
         ),
     }));
+    let beside = beside_conflicts(changes, &conflicts);
+    conflicts.extend(beside);
     if options.strict {
         conflicts.extend(base.everything_moved(carved)?);
     }
@@ -335,13 +338,42 @@ impl<'a, S: VersionSource> ConflictCheck<'a, S> {
             }
             Some(now) => self.present(change, (&dir, name), now)?,
         }
-        if change.kind != ChangeKind::ModeChanged
-            && open_database::is_open(&dir, name, now.as_ref())?
-        {
-            let at = now.as_ref().map(|_| (&dir, name));
-            self.conflict(change, at, now.as_ref(), open_database::WHY)?;
+        if change.kind != ChangeKind::ModeChanged {
+            self.database(change, (&dir, name), now.as_ref())?;
         }
         Ok(now)
+    }
+
+    /// What lies there may belong to a database, which is damaged unless all of it is of one version.
+    fn database(
+        &mut self,
+        change: &Change,
+        (dir, name): EntryAt<'_>,
+        now: Option<&Meta>,
+    ) -> Result<()> {
+        let forbids = plain_databases::forbids(
+            dir,
+            &change.path,
+            now,
+            |database| plain_databases::is_one_in(&self.sandbox, database),
+            |path, name, now| match now {
+                _ if self.changed(path).is_some() => Ok(false),
+                Some(now) => Ok(!self.base.is_current(path, Some((dir, name)), now)?),
+                None => Ok(true),
+            },
+        )?;
+        if let Some(what) = forbids {
+            let theirs = now.map(|now| dir.facts(name, now)).transpose()?;
+            let conflict = Conflict::with(change.path.clone(), &what, theirs).only_theirs();
+            // In the place of what was found before: that could be overruled.
+            self.conflicts.retain(|one| one.path != change.path);
+            self.merged = None;
+            self.conflicts.push(Conflict {
+                ours: change.new.clone(),
+                ..conflict
+            });
+        }
+        Ok(())
     }
 
     /// The directory of the path is not in the original.
@@ -508,6 +540,28 @@ impl<'a, S: VersionSource> ConflictCheck<'a, S> {
             "attribute {first}{more} left out: a mark of overlay file systems"
         ))
     }
+}
+
+/// The changes that are released only together with one that is contested.
+fn beside_conflicts(changes: &[Change], conflicts: &[Conflict]) -> Vec<Conflict> {
+    let mut found = Vec::new();
+    for group in sqlite_files::together(changes) {
+        let paths: Vec<&ResourcePath> = group.iter().map(|one| &changes[*one].path).collect();
+        let Some(first) = conflicts.iter().find(|one| paths.contains(&&one.path)) else {
+            continue;
+        };
+        let what = format!("it belongs to '{}', which is in conflict", first.path);
+        let rest = group.iter().map(|one| &changes[*one]);
+        found.extend(
+            rest.filter(|one| one.path != first.path)
+                .map(|one| Conflict {
+                    ours: one.new.clone(),
+                    only_theirs: first.only_theirs,
+                    ..Conflict::of(one.path.clone(), &what)
+                }),
+        );
+    }
+    found
 }
 
 /// How a path comes out that both sides changed.

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `conflicts` | what stands in the original at each changed path, and what contradicts the change |
 //! | `found` | what the preview found, for the staging |
-//! | `open_database` | which SQLite databases among the files a program has open: these are not replaced |
+//! | `plain_databases` | which SQLite databases among the files cannot be replaced: a program has them open, or left a journal |
 //! | `merge` | text files that both sides changed, line by line, and the versions that such a merge begins from |
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
@@ -45,8 +45,8 @@ mod found;
 mod intent;
 mod merge;
 pub(super) mod onto;
-mod open_database;
 mod overlaid;
+mod plain_databases;
 mod released;
 mod stage;
 mod steps;

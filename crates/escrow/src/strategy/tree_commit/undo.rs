@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use super::apply::{Touched, apply_metadata, is_as_left, open_parent, retime};
 use super::intent::{IntentEntry, IntentRecords, RenameStep};
 use super::stage::staged_path;
-use super::{DirUpdate, KeptLink, TreeIntent, open_database, sort, stat};
+use super::{DirUpdate, KeptLink, TreeIntent, plain_databases, sort, stat};
 use crate::failpoints;
 use crate::fs::atomic_file;
 use crate::fs::walk::look_at_all;
 use crate::fs::{Cause, Dir, Fingerprint, FsError, Meta, MovedEntries, MovedEntry};
 use crate::model::text::Location;
-use crate::model::{Conflict, EntryInfo, EntryKind, ResourcePath};
+use crate::model::{Conflict, EntryInfo, EntryKind, ResourcePath, sqlite_files};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Intent, PathSample, RollbackReport};
 
@@ -73,8 +73,8 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
         foreign(of, here, &linked, exact, &mut |path, what, now| {
             tell(path, what, now.map(Meta::facts));
         })?;
-        for (path, now) in open_databases(original, records, &step)? {
-            tell(path, open_database::WHY, now.as_ref().map(Meta::facts));
+        for (path, what, now) in databases(original, records, &step)? {
+            tell(path, &what, now.as_ref().map(Meta::facts));
         }
         let path = &step.top.path;
         let above = path.split().map(|(parent, _)| parent);
@@ -171,16 +171,17 @@ fn altered(
     Ok(())
 }
 
-/// The SQLite databases at the place of a step that a program has open, and would write to where nobody looks any more.
-fn open_databases(
+/// What belongs to SQLite databases at the place of a step, and cannot be replaced.
+fn databases(
     original: &Dir,
     records: &IntentRecords,
     step: &RenameStep,
-) -> Result<Vec<(ResourcePath, Option<Meta>)>> {
+) -> Result<Vec<(ResourcePath, String, Option<Meta>)>> {
     let mut found = Vec::new();
     for entry in std::iter::once(step.top.clone()).chain(records.below(step)) {
-        let seen = entry.new.as_ref().or(entry.old.as_ref());
-        if !seen.is_some_and(|seen| open_database::may_be(&entry.path, seen)) {
+        let mut versions = [&entry.new, &entry.old].into_iter().flatten();
+        let may_be = versions.any(|one| sqlite_files::may_be_database(one.size));
+        if !may_be && sqlite_files::database_of(&entry.path).is_none() {
             continue;
         }
         let (dir, name) = match original.parent(&entry.path) {
@@ -188,8 +189,20 @@ fn open_databases(
             place => place?,
         };
         let now = dir.stat(name)?;
-        if open_database::is_open(&dir, name, now.as_ref())? {
-            found.push((entry.path, now));
+        let is_known = |path: &ResourcePath| {
+            let is_it = |entry: IntentEntry| entry.path == *path;
+            let mut steps = records.steps();
+            steps.any(|step| records.below(&step).any(is_it) || is_it(step.top))
+        };
+        let forbids = plain_databases::forbids(
+            &dir,
+            &entry.path,
+            now.as_ref(),
+            |_| Ok(false),
+            |path, _, now| Ok(now.is_some() && !is_known(path)),
+        )?;
+        if let Some(what) = forbids {
+            found.push((entry.path, what, now));
         }
     }
     Ok(found)
