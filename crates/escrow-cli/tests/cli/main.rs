@@ -70,6 +70,7 @@ mod recovery;
 mod review;
 mod snapshots;
 mod sqlite;
+mod sqlite_altered;
 mod sqlite_attacks;
 mod sqlite_bad;
 mod sqlite_clients;

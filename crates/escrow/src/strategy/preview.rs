@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Change, ChangeKind, ChosenHunks, Conflict, DiffView, EntryKind, ResourcePath};
+use crate::model::{
+    Change, ChangeKind, ChosenHunks, Conflict, Detail, DiffView, EntryKind, ResourcePath,
+};
 
 /// How closely the original is compared before a commit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,9 +120,17 @@ impl Preview {
         let contested: HashSet<&ResourcePath> =
             self.conflicts.iter().map(|one| &one.path).collect();
         let mut refused = contested.clone();
-        // What they have stays, and so do the directories it lies in.
-        let standing: HashSet<ResourcePath> =
-            refused.iter().flat_map(|path| path.ancestors()).collect();
+        let rows = changes
+            .iter()
+            .filter(|change| matches!(change.detail, Detail::Row(_)));
+        let rows: HashSet<&ResourcePath> = rows.map(|change| &change.path).collect();
+        // What they have stays, and so do the directories it lies in. A row of theirs lies in the sandbox's form of the table as well,
+        // unless that would break it.
+        let held = self
+            .conflicts
+            .iter()
+            .filter(|one| one.only_theirs || !rows.contains(&one.path));
+        let standing: HashSet<ResourcePath> = held.flat_map(|one| one.path.ancestors()).collect();
         for change in changes {
             let removes = change.new.is_none() || change.kind == ChangeKind::TypeChanged;
             if removes && standing.contains(&change.path) {

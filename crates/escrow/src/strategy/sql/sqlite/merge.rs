@@ -2,7 +2,7 @@
 //!
 //! A row that only the sandbox changed becomes its version. A row that both changed becomes both, column by column, unless
 //! the same column has two new values: that is a conflict (rule Q2). A table whose own SQL the sandbox changed is brought
-//! over as a whole, so anything else that happened to it in the original is a conflict.
+//! over as a whole; rows that the original changed in it are brought into the sandbox's version first (`rebase`), or are a conflict.
 
 use std::collections::HashSet;
 
@@ -11,6 +11,7 @@ use super::constraints;
 use super::diff::{Delta, Difference, Lookup, ObjectDelta, table_digest};
 use super::loose::Loose;
 use super::plan::{MergePlan, ObjectSwap, SettingSwap, TableSwap, WholeTable};
+use super::rebase::Rebase;
 use super::schema::{Object, Schema, Table, setting};
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
@@ -37,6 +38,9 @@ pub(super) struct Merged {
     pub(super) broken: Vec<Conflict>,
     /// What cannot be used afterwards.
     pub(super) notes: Vec<PreviewNote>,
+    /// What the original changed in tables that are brought over as a whole: it is to be brought into the sandbox's version, and that
+    /// merged again. Until then it is not known what the merge breaks.
+    pub(super) rebases: Vec<Rebase>,
 }
 
 /// Merges a difference into the original. Items that `left_out` names stay as they are there. Where both sides changed
@@ -96,13 +100,15 @@ pub(super) fn merge(
             merge.merged.plan.counters.push((name.clone(), *new));
         }
     }
-    let schemas = constraints::Schemas {
-        original: &merge.original,
-        work: &merge.work,
-    };
-    let (broken, dangling) = constraints::check(versions, &schemas, &merge.merged)?;
-    merge.merged.broken.extend(broken);
-    merge.merged.plan.dangling = dangling;
+    if merge.merged.rebases.is_empty() {
+        let schemas = constraints::Schemas {
+            original: &merge.original,
+            work: &merge.work,
+        };
+        let (broken, dangling) = constraints::check(versions, &schemas, &merge.merged)?;
+        merge.merged.broken.extend(broken);
+        merge.merged.plan.dangling = dangling;
+    }
     merge.check_names();
     Ok(merge.merged)
 }
@@ -117,7 +123,7 @@ struct Merge<'a> {
 }
 
 /// What becomes of a row.
-enum Outcome {
+pub(super) enum Outcome {
     /// The original holds it already.
     There,
     /// It becomes this.
@@ -158,7 +164,8 @@ impl Merge<'_> {
         }
     }
 
-    /// Brings a table or view over as a whole. What changed in the original too is a conflict, as is a reason that is given.
+    /// Brings a table or view over as a whole. What changed in the original too is brought into it where that can be done by row, else it is
+    /// a conflict, as is a reason that is given.
     fn whole_table(&mut self, name: &str, why: Option<&str>) -> Result<()> {
         let item = table_item(name);
         if self.left_out.contains(&item) {
@@ -184,13 +191,26 @@ impl Merge<'_> {
         if let Some(why) = why {
             self.conflict(item, why);
         } else if digest(&before) != base {
-            let what = match (&before, &after) {
-                (None, _) => "its schema was changed here, and the original dropped it",
-                (_, None) => "it was dropped here, and changed in the original",
-                (_, Some(_)) if base.is_none() => "both created one of this name",
-                _ => "its schema was changed here, and the original changed its rows or its schema",
-            };
-            self.conflict(item, what);
+            let schemas = [&self.base, &self.work, &self.original];
+            match Rebase::of(name, self.versions, schemas, self.left_out)? {
+                Some((rebase, conflicts)) => {
+                    self.merged.conflicts.extend(conflicts);
+                    self.merged
+                        .rebases
+                        .extend(Some(rebase).filter(|one| !one.is_empty()));
+                }
+                None => {
+                    let what = match (&before, &after) {
+                        (None, _) => "its schema was changed here, and the original dropped it",
+                        (_, None) => "it was dropped here, and changed in the original",
+                        (_, Some(_)) if base.is_none() => "both created one of this name",
+                        _ => {
+                            "its schema was changed here, and the original changed its rows or its schema"
+                        }
+                    };
+                    self.conflict(item, what);
+                }
+            }
         }
         self.merged.plan.whole.push(TableSwap {
             name: name.to_owned(),
@@ -339,7 +359,7 @@ impl Merge<'_> {
 }
 
 /// What becomes of a row of which the original holds `now`.
-fn outcome(table: &Table, delta: &Delta, now: Option<&Row>) -> Outcome {
+pub(super) fn outcome(table: &Table, delta: &Delta, now: Option<&Row>) -> Outcome {
     let named = |numbers: &[usize]| {
         let names: Vec<&str> = numbers
             .iter()

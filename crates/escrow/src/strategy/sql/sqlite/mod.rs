@@ -24,6 +24,7 @@ mod loose;
 mod merge;
 mod pages;
 mod plan;
+mod rebase;
 mod references;
 mod schema;
 mod session;

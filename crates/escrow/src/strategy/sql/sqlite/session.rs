@@ -8,8 +8,9 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::apply::stage_tables;
 use super::connect::{Database, Use, beside, is_beyond_use};
-use super::diff::Difference;
+use super::diff::{Difference, table_digest};
 use super::merge::{Merged, Versions, merge, moved};
 use super::plan::TableSwap;
 use super::schema::{KEPT, Schema, full_text_settings, setting};
@@ -36,14 +37,16 @@ pub(super) struct SqliteSession {
     found: RefCell<Option<Found>>,
 }
 
-/// What a preview found in the sandbox, and the digests of what is brought over as a whole, by name.
+/// What a preview found in the sandbox, and what is brought over as a whole.
 struct Found {
     difference: Difference,
-    whole: HashMap<String, Option<String>>,
+    whole: WholeDigests,
 }
 
-/// The digests of what a merge brings over as a whole.
-fn whole(merged: &Merged) -> HashMap<String, Option<String>> {
+/// The digests of what is brought over as a whole, by name, as the sandbox has it.
+type WholeDigests = HashMap<String, Option<String>>;
+
+fn whole(merged: &Merged) -> WholeDigests {
     let all = merged.plan.whole.iter();
     let digest = |swap: &TableSwap| swap.after.as_ref().map(|after| after.digest.clone());
     all.map(|swap| (swap.name.clone(), digest(swap))).collect()
@@ -118,16 +121,27 @@ impl SqliteSession {
         })
     }
 
-    /// Merges what was found into the original as it is now.
+    /// Merges what was found into the original as it is now. Where altered tables have to be written for that they are staged in an `area`.
     fn merge(
         &self,
         open: &Open,
         found: &Difference,
         left_out: &HashSet<ResourcePath>,
-    ) -> Result<Merged> {
-        let all = || merge(&open.versions(), found, left_out);
+        area: Option<&Path>,
+    ) -> Result<(Merged, WholeDigests)> {
+        let all = || {
+            let merged = merge(&open.versions(), found, left_out)?;
+            let whole = whole(&merged);
+            let merged = match merged.rebases.is_empty() {
+                true => merged,
+                false => self.rebase(open, merged, &whole, area, |versions| {
+                    merge(versions, found, left_out)
+                })?,
+            };
+            Ok((merged, whole))
+        };
         let original = || open.original.transaction(false, all);
-        let mut merged = open.work.transaction(false, original)?;
+        let (mut merged, whole) = open.work.transaction(false, original)?;
         if !Schema::read(&open.work)?.full_text.is_empty() {
             // By a connection of its own: it takes the lock of a writer, under which nothing can be copied.
             let work = self.work(Use::Merge)?;
@@ -137,7 +151,57 @@ impl SqliteSession {
                 checked => checked?,
             }
         }
-        Ok(merged)
+        Ok((merged, whole))
+    }
+
+    /// Brings what the original changed in altered tables into the sandbox, in a transaction that is given up, and merges that.
+    fn rebase(
+        &self,
+        open: &Open,
+        mut merged: Merged,
+        whole: &WholeDigests,
+        area: Option<&Path>,
+        merge: impl Fn(&Versions<'_>) -> Result<Merged>,
+    ) -> Result<Merged> {
+        let work = self.work(Use::Merge)?;
+        let again = || {
+            let schema = Schema::read(&work)?;
+            for (name, digest) in whole {
+                if table_digest(&work, &schema, name)? != *digest {
+                    return Err(changed_since(name));
+                }
+            }
+            for one in &merged.rebases {
+                one.apply(&work)?;
+            }
+            let again = merge(&Versions {
+                work: &work,
+                ..open.versions()
+            })?;
+            if let Some(area) = area {
+                let new = again.plan.whole.iter();
+                let new = new.filter_map(|swap| swap.after.as_ref());
+                stage_tables(&work, &area.join(plan::NEW), new)?;
+            }
+            Ok(again)
+        };
+        let done = match area {
+            Some(_) => work.trial(false, again),
+            None => work.trial_at_once(again),
+        };
+        match done {
+            Ok(again) => Ok(Merged {
+                conflicts: merged.conflicts,
+                ..again
+            }),
+            Err(StrategyError::Contradicted { path, what }) => {
+                merged.broken.push(Conflict::of(path, &what));
+                Ok(merged)
+            }
+            // Who works in the sandbox is waited for by a commit only, which finds what it would break.
+            Err(StrategyError::Locked { .. }) if area.is_none() => Ok(merged),
+            Err(error) => Err(error),
+        }
     }
 
     /// What stays as it is in the original, though the sandbox has it otherwise.
@@ -190,7 +254,7 @@ impl SqliteSession {
             .map(|one| one.path)
             .filter(|path| !kept.contains(path))
             .collect();
-        let merged = self.merge(open, &found, &left_out)?;
+        let (merged, whole) = self.merge(open, &found, &left_out, Some(area))?;
         let shown: HashSet<&ResourcePath> = request
             .preview
             .conflicts
@@ -215,15 +279,12 @@ impl SqliteSession {
             let path = path.clone();
             return Err(StrategyError::Contradicted { path, what });
         }
-        for (name, digest) in whole(&merged) {
+        for (name, digest) in &whole {
             if seen
                 .as_ref()
-                .is_some_and(|seen| seen.get(&name) != Some(&digest))
+                .is_some_and(|seen| seen.get(name) != Some(digest))
             {
-                return Err(StrategyError::Moved {
-                    path: table_item(&name),
-                    what: "it was changed in the sandbox after it was compared".to_owned(),
-                });
+                return Err(changed_since(name));
             }
         }
         let schemas = (Schema::read(&open.original)?, Schema::read(&open.work)?);
@@ -231,7 +292,10 @@ impl SqliteSession {
         if merged.plan.stages_rows() {
             let (dir, shared) = (Dir::open(area)?, super::reflinks(self.sandbox.reflinks));
             for (from, name) in [(&open.work, plan::NEW), (&open.original, plan::OLD)] {
-                from.copy_to(&dir, name, &shared)?;
+                // What the original changed too was brought into what is there.
+                if dir.stat(name.as_bytes())?.is_none() {
+                    from.copy_to(&dir, name, &shared)?;
+                }
             }
         }
         let original = self.sandbox.original.as_path();
@@ -242,6 +306,13 @@ impl SqliteSession {
                 false => VersionDigests::new(),
             },
         })
+    }
+}
+
+fn changed_since(name: &str) -> StrategyError {
+    StrategyError::Moved {
+        path: table_item(name),
+        what: "it was changed in the sandbox after it was compared".to_owned(),
     }
 }
 
@@ -364,10 +435,9 @@ impl Sandbox for SqliteSession {
         let open = self.open()?;
         let compare = || Difference::between(&open.base, &open.work);
         let found = open.work.transaction(false, compare)?;
-        let merged = self.merge(&open, &found, &HashSet::new())?;
-        let whole = whole(&merged);
+        let (merged, whole) = self.merge(&open, &found, &HashSet::new(), None)?;
         let (mut conflicts, mut notes) = (merged.conflicts, merged.notes);
-        conflicts.extend(merged.broken);
+        conflicts.extend(merged.broken.into_iter().map(Conflict::only_theirs));
         notes.extend(self.notes(&open)?);
         if options.strict {
             let known: HashSet<ResourcePath> =
