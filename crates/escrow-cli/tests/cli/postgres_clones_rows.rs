@@ -437,3 +437,24 @@ fn an_empty_text_in_a_table_without_a_key_was_taken_for_null() {
     shop.cli.ok("cleanup try --yes");
     shop.assert_no_clone();
 }
+
+/// With `theirs`, one row in conflict took along everything else of a table to which the sandbox gave a column.
+// rule Q2, C15
+#[test]
+fn a_row_in_conflict_took_its_altered_table_along() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "ALTER TABLE items ADD COLUMN note text; UPDATE items SET note = 'seen' WHERE id <= 3; UPDATE items SET name = 'ours' WHERE id = 1",
+    );
+    shop.sql("UPDATE items SET name = 'theirs' WHERE id IN (1, 4)");
+    let run = shop.cli.run("commit try");
+    assert_eq!(run.status, 4, "{}", run.stdout_text());
+    has(&run.stdout_text(), ["items/1 "]);
+    shop.cli.ok("commit try --on-conflict theirs");
+    let rows = "SELECT id, name, note FROM items WHERE id <= 4 ORDER BY 1";
+    let now = "1|theirs|\n2|item 2|seen\n3|item 3|seen\n4|theirs|";
+    assert_eq!(shop.sql(rows), now);
+    shop.assert_nothing_left();
+}
