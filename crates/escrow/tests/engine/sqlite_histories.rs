@@ -83,6 +83,8 @@ fn exact(value: &Value) -> Exact {
 struct Model {
     rows: BTreeMap<(String, String), [Exact; 2]>,
     loose: BTreeMap<[Exact; 2], i64>,
+    /// Rows to which a migration gave more in its new column than that column's default.
+    given: BTreeSet<(String, String)>,
 }
 
 impl Model {
@@ -98,6 +100,18 @@ impl Model {
             });
             let rows = rows.expect("it reads").map(|row| row.expect("it reads"));
             model.rows.extend(rows);
+            let sql =
+                format!("SELECT dflt_value FROM pragma_table_info('{name}') WHERE name = 'c'");
+            let default = database.query_row(&sql, [], |row| row.get::<_, Option<String>>(0));
+            let Ok(default) = default else {
+                continue;
+            };
+            let default = default.unwrap_or("NULL".to_owned());
+            let sql = format!("SELECT CAST(k AS TEXT) FROM {name} WHERE c IS NOT {default}");
+            let mut select = database.prepare(&sql).expect("the column is there");
+            let keys = select.query_map([], |row| Ok((name.to_owned(), row.get(0)?)));
+            let keys = keys.expect("it reads").map(|key| key.expect("it reads"));
+            model.given.extend(keys);
         }
         let mut select = database.prepare("SELECT a, b FROM loose").expect("a table");
         let rows = select.query_map([], |row| Ok([exact(&row.get(0)?), exact(&row.get(1)?)]));
@@ -181,10 +195,13 @@ fn merged(base: &Model, ours: &Model, theirs: &Model) -> (Model, BTreeSet<String
     let keys: BTreeSet<_> = base.rows.keys().chain(ours.rows.keys()).collect();
     for key in keys {
         let (was, is, there) = (base.rows.get(key), ours.rows.get(key), theirs.rows.get(key));
+        let item = || format!("{}/{}", key.0, key.1);
+        if was == is && there.is_none() && ours.given.contains(key) {
+            conflicts.insert(item());
+        }
         if was == is || is == there {
             continue;
         }
-        let item = || format!("{}/{}", key.0, key.1);
         match (was, is, there) {
             (_, None, _) if was == there => drop(result.rows.remove(key)),
             (_, Some(is), _) if was == there => drop(result.rows.insert(key.clone(), is.clone())),
@@ -204,6 +221,9 @@ fn merged(base: &Model, ours: &Model, theirs: &Model) -> (Model, BTreeSet<String
             _ => drop(conflicts.insert(item())),
         }
     }
+    let given = ours.given.iter();
+    let given = given.filter(|key| result.rows.contains_key(*key)).cloned();
+    result.given = given.collect();
     let rows: BTreeSet<_> = base.loose.keys().chain(ours.loose.keys()).collect();
     for row in rows {
         let count = |model: &Model| model.loose.get(row).copied().unwrap_or_default();

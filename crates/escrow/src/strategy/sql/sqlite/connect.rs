@@ -160,12 +160,15 @@ impl Database {
             true => "BEGIN EXCLUSIVE",
             false => "BEGIN IMMEDIATE",
         };
+        // Changed pages stay in memory: each that is written early waits for readers, of which the caller itself may be one.
+        self.run("begin a transaction", "PRAGMA cache_spill = OFF")?;
         self.run("begin a transaction", begin)?;
         let done = work();
         // Some errors end the transaction by themselves.
         if !self.sql.is_autocommit() {
             self.run("roll back", "ROLLBACK")?;
         }
+        self.run("roll back", "PRAGMA cache_spill = ON")?;
         done
     }
 

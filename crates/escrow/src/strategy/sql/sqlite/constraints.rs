@@ -74,7 +74,8 @@ pub(super) fn check(
         marks: BTreeSet::new(),
     };
     let is_whole = |name: &str| merged.plan.is_whole(name);
-    let (work, original) = (
+    let (left, work, original) = (
+        (versions.left, schemas.work),
         (versions.work, schemas.work),
         (versions.original, schemas.original),
     );
@@ -85,7 +86,7 @@ pub(super) fn check(
             leading.check(&reference)?;
         } else if is_whole(&reference.parent) && !followed.contains(&reference.mark(&[])) {
             // The original cannot follow it: what leads nowhere in the sandbox did so before.
-            let known = reference.broken(work.0, work.1)?;
+            let known = reference.broken(left.0, left.1)?;
             leading.marks.extend(known.into_iter().map(|one| one.0));
         }
     }
@@ -231,7 +232,7 @@ impl Leading<'_> {
         );
         // What both hold so is intended, or was there before. The transaction that writes looks at all rows of these, too.
         if whole || !reference.alike {
-            for (of, schema) in [work, original] {
+            for (of, schema) in [(versions.left, schemas.work), original] {
                 let known = reference.broken(of, schema)?;
                 self.marks.extend(known.into_iter().map(|one| one.0));
             }
@@ -257,10 +258,24 @@ impl Leading<'_> {
             true => reference.child(work, schemas.work),
             false => reference.child(original, schemas.original),
         };
-        let Some(child) = child.filter(|_| !(whole(&reference.child) && whole(&reference.parent)))
-        else {
+        let Some(child) = child else {
             return Ok(());
         };
+        if whole(&reference.child) && whole(&reference.parent) {
+            // As the sandbox left them they belong together.
+            let broken = match std::ptr::eq(work, versions.left) {
+                true => Vec::new(),
+                false => reference.broken(work, schemas.work)?,
+            };
+            let new = |(mark, _): &(String, ResourcePath)| !self.marks.contains(mark);
+            if let Some((_, row)) = broken.into_iter().find(new) {
+                let parent = &reference.parent;
+                let what =
+                    format!("{row} refers to a row of {parent} that only the other side has left");
+                self.conflict(table_item(&reference.child), &what);
+            }
+            return Ok(());
+        }
         let parents = Parents::new(self, reference);
         let is_broken = |row: &Row| -> Result<bool> {
             match values(row, &child.columns) {

@@ -23,6 +23,8 @@ use crate::strategy::{PreviewNote, unsupported};
 pub(super) struct Versions<'a> {
     pub(super) base: &'a Database,
     pub(super) work: &'a Database,
+    /// The sandbox as it was left, where `work` has changes of the original too: what leads nowhere in it is intended.
+    pub(super) left: &'a Database,
     pub(super) original: &'a Database,
 }
 

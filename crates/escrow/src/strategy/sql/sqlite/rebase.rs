@@ -2,19 +2,24 @@
 //!
 //! The table is brought over as a whole, so these rows are first brought into the sandbox's version of it, within a transaction that is
 //! given up: row by row, and column by column where both changed one. That needs a table that only the sandbox altered, with a key that
-//! is the same in both versions, and with every column that it had. Values of new columns stay; rows of the original get their defaults.
+//! is the same in both versions, and with every column that it had, stored as before. Values of new columns stay; new rows of the original
+//! get their defaults.
 
-use std::collections::HashSet;
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashSet};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, params_from_iter};
 
 use super::connect::Database;
 use super::diff::{Delta, Lookup, rows};
 use super::merge::{Outcome, Versions, outcome};
 use super::pages::ALL;
-use super::schema::{Identity, Schema, Table};
+use super::schema::{Identity, Schema, Table, literal, row};
 use super::write::{insert, remove};
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::error::Result;
-use crate::strategy::sql::{Row, RowKey, row_item};
+use crate::strategy::sql::{Row, RowKey, Value, row_item};
 
 /// What the original changed in one table.
 pub(super) struct Rebase {
@@ -63,12 +68,21 @@ impl Rebase {
         if was != now || sql(base) != sql(original) || !has_same_key(&was, &table) {
             return Ok(None);
         }
+        let kept = stored(versions.work, name)?;
+        if !stored(versions.base, name)?.is_subset(&kept) {
+            return Ok(None);
+        }
         let place = |name: &String| table.columns.iter().position(|one| one == name);
         let places: Option<Vec<usize>> = was.columns.iter().map(place).collect();
         let Some(places) = places else {
             return Ok(None);
         };
         let (old, new) = ((versions.base, &was), (versions.original, &now));
+        let narrow_table = Table {
+            rowid: table.rowid.clone(),
+            ..now.clone()
+        };
+        let fresh = OnceCell::new();
         let (mut steps, mut conflicts) = (Vec::new(), Vec::new());
         let mut here = Lookup::new(versions.work, &table)?;
         for Delta {
@@ -89,8 +103,17 @@ impl Rebase {
                 new: ours,
                 rowids: (None, None),
             };
+            // Where it is gone there, what new columns were given here is gone with it.
+            let is_unchanged = delta.new == delta.old
+                && (now.is_some()
+                    || there.as_ref().is_none_or(|(_, whole)| {
+                        let fresh = fresh.get_or_init(|| FreshRows::new(work, &table).ok());
+                        let fresh = fresh.as_ref();
+                        fresh
+                            .is_some_and(|all| all.has(&table, &narrow_table, narrow(whole), whole))
+                    }));
             let becomes = match () {
-                () if delta.new == delta.old => now,
+                () if is_unchanged => now,
                 () => match outcome(&was, &delta, now.as_ref()) {
                     Outcome::There => now,
                     Outcome::Becomes(row) => row,
@@ -118,30 +141,98 @@ impl Rebase {
             steps.push(Step { gone: there, comes });
         }
         drop(here);
-        let rowid = table.rowid.clone();
-        let narrow = Table { rowid, ..now };
         let rebase = Self {
             table,
-            narrow,
+            narrow: narrow_table,
             steps,
         };
         Ok(Some((rebase, conflicts)))
     }
 
     /// Brings the rows into the sandbox's version of the table. All that go or change go first, since values that have to be unique may
-    /// pass from one to another.
+    /// pass from one to another, and those that are there keep their numbers before new ones get any.
     pub(super) fn apply(&self, work: &Database) -> Result<()> {
         for (rowid, row) in self.steps.iter().filter_map(|step| step.gone.as_ref()) {
             remove(work, &self.table, *rowid, row)?;
         }
-        for comes in self.steps.iter().filter_map(|step| step.comes.as_ref()) {
-            match comes {
-                NewRow::Whole(rowid, row) => insert(work, &self.table, *rowid, row)?,
-                NewRow::Narrow(row) => insert(work, &self.narrow, None, row)?,
+        let comes = self.steps.iter().filter_map(|step| step.comes.as_ref());
+        for comes in comes.clone() {
+            if let NewRow::Whole(rowid, row) = comes {
+                insert(work, &self.table, *rowid, row)?;
+            }
+        }
+        for comes in comes {
+            if let NewRow::Narrow(row) = comes {
+                let number = self.narrow.alias.map(|one| &row[one]);
+                let number = match number {
+                    Some(Value::Integer(number)) => Some(*number),
+                    _ => None,
+                };
+                insert(work, &self.narrow, number, row)?;
             }
         }
         Ok(())
     }
+}
+
+/// An altered table in memory, which tells what new columns hold of a row that says nothing of them.
+struct FreshRows(Connection);
+
+impl FreshRows {
+    fn new(work: &Schema, table: &Table) -> rusqlite::Result<Self> {
+        let memory = Connection::open_in_memory()?;
+        memory.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+        memory.execute_batch("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON")?;
+        let mut all = work.of_table(&table.name);
+        if let Some(made) = all.find(|one| one.is_table()) {
+            memory.execute(&made.sql, [])?;
+        }
+        Ok(Self(memory))
+    }
+
+    /// Whether a row is as the table itself makes it of the old columns. Where that cannot be told, it is not.
+    fn has(&self, table: &Table, narrow: &Table, old: Row, whole: &Row) -> bool {
+        let made = || -> rusqlite::Result<Row> {
+            let values = std::iter::once(&Value::Null).chain(&old);
+            let sql = narrow.insert();
+            self.0
+                .prepare_cached(&sql)?
+                .execute(params_from_iter(values))?;
+            let mut select = self.0.prepare_cached(&table.select_also(&[]))?;
+            select.query_row([], |next| Ok(row(next, table)?.1))
+        };
+        let is_same = made().is_ok_and(|made| made == *whole);
+        let emptied = self
+            .0
+            .execute(&format!("DELETE FROM {}", table.sql_name()), []);
+        is_same && emptied.is_ok()
+    }
+}
+
+/// How a table stores values: each of its columns with its type, its collation and how it is computed, if it is.
+fn stored(of: &Database, table: &str) -> Result<BTreeSet<[String; 4]>> {
+    let read = || -> rusqlite::Result<BTreeSet<[String; 4]>> {
+        let sql = format!(
+            "SELECT one.name, upper(one.type) || iif(list.strict, ' STRICT', ''), one.hidden
+             FROM pragma_table_xinfo({name}) AS one, pragma_table_list({name}) AS list WHERE list.schema = 'main'",
+            name = literal(table)
+        );
+        let mut columns = of.sql.prepare(&sql)?;
+        let columns = columns.query_map([], |row| {
+            let (name, kind, computed) =
+                (row.get::<_, String>(0)?, row.get(1)?, row.get::<_, i64>(2)?);
+            let (_, collation, ..) = of.sql.column_metadata(Some("main"), table, name.as_str())?;
+            let collation = collation.map(|one| one.to_string_lossy().to_ascii_uppercase());
+            Ok([
+                name,
+                kind,
+                computed.to_string(),
+                collation.unwrap_or_default(),
+            ])
+        })?;
+        columns.collect()
+    };
+    read().map_err(of.failed("read the columns"))
 }
 
 /// Whether both versions of a table tell its rows apart by the same columns.

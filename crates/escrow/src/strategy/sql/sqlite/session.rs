@@ -75,6 +75,7 @@ impl Open {
         Versions {
             base: &self.base,
             work: &self.work,
+            left: &self.work,
             original: &self.original,
         }
     }

@@ -260,6 +260,7 @@ impl Held {
         let versions = Versions {
             base: &base,
             work,
+            left: work,
             original: &base,
         };
         base.transaction(false, || {
