@@ -66,6 +66,11 @@ fn a_link_that_was_committed_by_force_is_never_released() {
             "git rm -q --cached 'data/sh\\[o\\]p.db' && git commit -q --amend --allow-empty -m none",
         ),
         ("git add -f data", "git rm -q --cached 'data/sh\\[o\\]p.db'"),
+        // In the history alone it was released, since only the index was looked at.
+        (
+            "git add -f data && git commit -qm link && git rm -q --cached 'data/sh\\[o\\]p.db'",
+            "git commit -q --amend --allow-empty -m none",
+        ),
     ] {
         let (_world, cli, app) = shop();
         let before = git(&app, "log --format=%H");
@@ -97,5 +102,32 @@ fn what_is_excluded_inside_is_released_without_the_database() {
     assert_eq!(
         read(app.join(".git/info/exclude")),
         format!("{before}*.tmp\n")
+    );
+}
+
+/// A copy of the link was released, and led nowhere.
+// rule F2, Q5
+#[test]
+fn a_copy_of_the_link_to_a_database_was_released() {
+    as_user_too();
+    let (_world, cli, app) = shop();
+    for work in [
+        "cp -a data backup",
+        "rm -r backup; ln -s \"$(readlink data/sh*)\" other; git add -A; git commit -qm other",
+    ] {
+        cli.ok(in_try(work));
+        let refused = cli.run("commit try");
+        assert_eq!(refused.status, 4, "{}", refused.stderr_text());
+        has(
+            &refused.stdout_text(),
+            ["stands in the place of a database"],
+        );
+        assert!(!app.join("backup").exists() && !app.join("other").is_symlink());
+    }
+    cli.ok(in_try("rm other; git add -A; git commit -q --amend --allow-empty -m none; cp -L 'data/sh[o]p.db' copy.db"));
+    cli.ok("commit try");
+    assert_eq!(
+        sh(&app, "sqlite3 copy.db 'SELECT name FROM goods'"),
+        "saw\n"
     );
 }

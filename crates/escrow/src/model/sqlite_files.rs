@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::change::{Change, EntryKind};
+use super::change::{Change, EntryInfo, EntryKind};
 use super::path::ResourcePath;
 
 /// With what the names of the files end that hold content of the database: written and not yet in it, or to be rolled back.
@@ -14,6 +14,15 @@ const INDEX: &str = "-shm";
 
 /// The size of every database is a multiple of this.
 const PAGE: u64 = 512;
+
+/// The directory in which a command finds the sandboxes of databases. In the place of each of them it finds a link there.
+pub const INSIDE: &str = "/dev/escrow/databases";
+
+/// Whether an entry is such a link, or a copy of one: outside it leads nowhere.
+pub fn is_stand_in(entry: &EntryInfo) -> bool {
+    let mut target = entry.target.iter();
+    target.any(|target| target.as_path().starts_with(INSIDE))
+}
 
 /// The database that a file would belong to by its name.
 pub fn database_of(path: &ResourcePath) -> Option<ResourcePath> {

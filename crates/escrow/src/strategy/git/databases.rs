@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use super::super::error::Result;
 use super::super::sql::is_database;
 use super::command::Git;
+use super::index::IndexChange;
 use super::named::file;
-use super::release::Found;
 use super::repository::{Repository, path_text};
 use super::seed;
-use super::trees::parts;
+use super::trees::{TreeChange, parts};
 use crate::fs::{Dir, remove};
 use crate::model::{Conflict, ResourcePath};
 
@@ -93,19 +93,34 @@ pub(super) fn without(text: Option<Vec<u8>>) -> Option<Vec<u8>> {
     (!rest.is_empty()).then_some(rest)
 }
 
-/// Says which of them would be released as links.
-pub(super) fn check(databases: &[ResourcePath], found: &mut Found) {
+/// Which of them the commits that are released made links of.
+pub(super) fn committed(databases: &[ResourcePath], changed: &[TreeChange]) -> Vec<Conflict> {
     let is_link = |path: &ResourcePath| {
-        let mut index = found.index.iter().filter(|one| one.path == *path);
+        let mut all = changed.iter().filter(|one| one.path == path.as_bytes());
+        all.any(|one| one.new.as_ref().is_some_and(|(mode, _)| mode == LINK))
+    };
+    linked(databases, is_link)
+}
+
+/// Which of them would be staged as links.
+pub(super) fn staged(databases: &[ResourcePath], index: &[IndexChange]) -> Vec<Conflict> {
+    let is_link = |path: &ResourcePath| {
+        let mut index = index.iter().filter(|one| one.path == *path);
         index.any(|one| one.new.values().any(|(mode, _)| mode == LINK))
     };
+    linked(databases, is_link)
+}
+
+fn linked(databases: &[ResourcePath], is_link: impl Fn(&ResourcePath) -> bool) -> Vec<Conflict> {
     let linked = databases.iter().filter(|path| is_link(path));
-    let what = "a link stands in the place of this database inside, and was committed or staged there: take it out \
-                (`git rm --cached`, then `git commit --amend`); the database is released by its own resource";
-    let linked: Vec<Conflict> = linked
-        .map(|path| Conflict::of(path.clone(), what))
-        .collect();
-    found.diverged.extend(linked);
+    let conflict = |path: &ResourcePath| {
+        let what = format!(
+            "a link stands in the place of this database inside, and was committed or staged there: take it out (`git rm --cached {path}`, \
+             then `git commit --amend --allow-empty`); the database is released by its own resource"
+        );
+        Conflict::of(path.clone(), &what)
+    };
+    linked.map(conflict).collect()
 }
 
 #[cfg(test)]

@@ -160,7 +160,8 @@ impl Look<'_> {
         self.look_elsewhere(&mut found)?;
         if found.diverged.is_empty() && (found.branch.is_some() || self.is_changed("index")?) {
             self.look_at_index(&mut found, &user)?;
-            databases::check(&self.sandbox.databases, &mut found);
+            let staged = databases::staged(&self.sandbox.databases, &found.index);
+            found.diverged.extend(staged);
         }
         Ok(found)
     }
@@ -180,6 +181,9 @@ impl Look<'_> {
         let base = &self.sandbox.head;
         let call = || self.history.making(self.git, self.scratch.path());
         let changed = trees::between(call(), &self.tree(base.commit.as_ref()), ours)?;
+        found
+            .diverged
+            .extend(databases::committed(&self.sandbox.databases, &changed));
         found.committed = changed.into_iter().map(|one| one.path).collect();
         if user.branch != base.branch {
             let now = user.branch.as_deref().unwrap_or("no branch");

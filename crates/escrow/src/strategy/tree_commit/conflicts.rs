@@ -172,6 +172,12 @@ pub(in crate::strategy) fn look<S: VersionSource>(
         }
         seen.push(now.as_ref().map(Fingerprint::from));
         conflicts.extend(found.conflicts);
+        if change.new.as_ref().is_some_and(sqlite_files::is_stand_in) {
+            let what = "this link stands in the place of a database inside, and leads nowhere outside: remove it there (a copy of the \
+                        database is made by `sqlite3 FILE '.backup COPY'`)";
+            conflicts.retain(|one| one.path != change.path);
+            conflicts.push(Conflict::of(change.path.clone(), what).only_theirs());
+        }
         if let Some(text) = found.merged {
             merged.push(change.path.clone());
             texts.insert(change.path.clone(), text);

@@ -20,6 +20,13 @@ const OPEN: &str = "a program has this SQLite database open, and would go on wit
 /// The first bytes of a database.
 const HEAD: &[u8; 16] = b"SQLite format 3\0";
 
+/// The first bytes of a journal, and of a log in either order of bytes.
+const BEGINNINGS: [[u8; 4]; 3] = [
+    [0xd9, 0xd5, 0x05, 0xf9],
+    [0x37, 0x7f, 0x06, 0x82],
+    [0x37, 0x7f, 0x06, 0x83],
+];
+
 /// Why nothing may be put in the place of an entry of the original, where `now` stands, whichever side is to count. `is_elsewhere` tells
 /// whether the other version of a database is one; `is_moved` whether what stands at a path beside it is neither what was there nor
 /// released with it.
@@ -54,16 +61,36 @@ pub(super) fn forbids(
         if beside == *path {
             continue;
         }
-        // An empty one holds nothing.
-        let now = dir.stat(&journal)?.filter(|now| now.size > 0);
-        if now.is_some() && is_moved(&beside, &journal, now.as_ref())? {
+        let now = dir.stat(&journal)?;
+        if !holds_content(dir, &journal, now.as_ref())? {
+            continue;
+        }
+        if is_moved(&beside, &journal, now.as_ref())? {
             return Ok(Some(format!(
-                "what a program left in its '{end}' there would damage the SQLite database that comes: open the one there once \
-                 (`sqlite3 FILE .tables`), which brings that in"
+                "a program left changes of this SQLite database in its '{end}' there: open it there once (`sqlite3 FILE .tables`), which \
+                 brings them in or takes them back"
             )));
         }
     }
     Ok(None)
+}
+
+/// Whether a log or a journal has something in it that SQLite would use: one that is kept for the next transaction begins with zeros.
+fn holds_content(dir: &Dir, name: &[u8], now: Option<&Meta>) -> Result<bool> {
+    let Some(now) = now.filter(|now| now.size > 0) else {
+        return Ok(false);
+    };
+    // What cannot be read may be one.
+    if !now.is_file() {
+        return Ok(true);
+    }
+    let mut file = match dir.file(name) {
+        Err(error) if error.is_absent() => return Ok(false),
+        Err(error) if error.is(Errno::ACCESS) => return Ok(true),
+        found => found?.0,
+    };
+    let mut head = [0; 4];
+    Ok(file.read_exact(&mut head).is_ok() && BEGINNINGS.contains(&head))
 }
 
 /// The file of an entry that is a database. Nothing is opened that cannot be one by its size.

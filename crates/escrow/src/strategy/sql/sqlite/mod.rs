@@ -48,6 +48,7 @@ use self::session::SqliteSession;
 use crate::event::Observer;
 use crate::fs::content::{Reflinks, Transfer, transfer};
 use crate::fs::{Dir, Meta, remove};
+use crate::model::sqlite_files::INSIDE;
 use crate::model::text::Location;
 use crate::model::{Conflict, SandboxRef};
 use crate::strategy::error::{Result, StrategyError};
@@ -62,9 +63,6 @@ const DB: &[u8] = b"db";
 const NEW_DB: &[u8] = b"db.new";
 const LINK: &[u8] = b"link";
 const CHECKPOINTS: &[u8] = b"checkpoints";
-
-/// Where a command sees the copies.
-const INSIDE: &str = "/dev/escrow/databases";
 
 /// The strategy, under the name of how the copy is made.
 pub(in crate::strategy) struct SqliteSnapshot {
