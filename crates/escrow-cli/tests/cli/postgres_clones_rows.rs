@@ -458,3 +458,15 @@ fn a_row_in_conflict_took_its_altered_table_along() {
     assert_eq!(shop.sql(rows), now);
     shop.assert_nothing_left();
 }
+
+/// Where nothing can be prepared a commit of nothing could not be undone.
+// rule C13
+#[test]
+fn a_commit_of_nothing_could_not_be_undone() {
+    let shop = Shop::with_clones(false);
+    shop.clone_plan("try");
+    shop.cli.ok("commit try");
+    shop.cli.ok("undo try");
+    shop.cli.ok("cleanup try");
+    shop.assert_nothing_left();
+}

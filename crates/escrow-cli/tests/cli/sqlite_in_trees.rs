@@ -311,3 +311,94 @@ fn an_option_that_means_nothing_is_refused() {
         "{said}"
     );
 }
+
+/// A journal that SQLite keeps for the next transaction holds nothing, and stood in the way for good.
+#[test]
+fn a_journal_that_is_kept_was_taken_for_one_that_a_program_left() {
+    let (_world, cli, at) = world();
+    cli.ok("plan create try --resource app --strategy filesystem_copy");
+    let inside = PathBuf::from(cli.ok("path try app data/shop.db").trim_end());
+    sql(&inside, "DELETE FROM orders WHERE id = 1");
+    sql(
+        &at,
+        "PRAGMA journal_mode = persist; BEGIN; DELETE FROM orders; ROLLBACK",
+    );
+    assert!(at.with_file_name("shop.db-journal").exists());
+    cli.ok("commit try");
+    assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "2");
+    cli.ok("undo try");
+    assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "3");
+}
+
+/// What `init` did not understand of a `.env` it passed over, or wrote down with the password in it.
+// rule Q6
+#[test]
+fn init_says_what_it_makes_of_each_line_of_variables() {
+    let (world, cli, at) = world();
+    let app = world.at("app");
+    let cli = cli.cwd(&app);
+    let data = fs::read(&at).expect("it is there");
+    fs::write(app.join("cut.db"), &data[..100]).expect("there is room");
+    let env = b"\xef\xbb\xbfDRIVER_URL=postgresql+psycopg2://ann:s3cret@db/one\nTWO=postgres://ann:s3cret@db/two # the second\n\
+        AGAIN='postgres://ann@db/two' # the same\nSLASH=postgres://ann:s3cret/x@db/three\nQUERY=postgres://ann:1?s3cret@db/four\nODD=\xff\n";
+    fs::write(app.join(".env"), env).expect("there is room");
+    let said = cli.run("init");
+    let (talked, text) = (talk(&said), read(app.join("escrow.yaml")));
+    assert!(
+        !format!("{talked}{text}").contains("s3cret"),
+        "{talked}{text}"
+    );
+    for left in [
+        "cut.db: it is damaged",
+        "AGAIN: it leads to the same database as TWO",
+        "SLASH: ",
+        "QUERY: ",
+    ] {
+        assert!(
+            talked.contains(&format!("left out: {left}")),
+            "{left}: {talked}"
+        );
+    }
+    for (at, env) in [
+        ("postgresql://ann@db/one", "DRIVER_URL"),
+        ("postgres://ann@db/two", "TWO"),
+    ] {
+        let lines = format!("at: \"{at}\"\n    options: {{env: {env}}}");
+        assert!(text.contains(&lines), "{text}");
+    }
+    // It may lead anywhere.
+    fs::rename(app.join(".env"), world.at("env")).expect("there is room");
+    std::os::unix::fs::symlink("../env", app.join(".env")).expect("there is room");
+    assert!(talk(&cli.run("init --force")).contains("left out: .env: "));
+}
+
+/// `escrow trust` said that nothing in a file needs it, for which `escrow run` refused to begin.
+#[test]
+fn a_database_on_a_server_was_said_to_need_no_trust() {
+    let (world, cli, _at) = world();
+    let text = "resources:\n  db: {type: postgres, at: 'postgres://nobody@127.0.0.1:1/shop'}\n";
+    fs::write(world.at("escrow.yaml"), text).expect("there is room");
+    assert!(talk(&cli.run("run -- true")).contains("is not trusted"));
+    let said = talk(&cli.run("trust --yes"));
+    assert!(said.contains("resources.db.at"), "{said}");
+}
+
+/// Where a sandbox holds no database any more, no way on was named.
+// rule C17
+#[test]
+fn junk_in_the_place_of_a_sandbox_names_the_ways_on() {
+    let (_world, cli, at) = world();
+    cli.ok([
+        "plan",
+        "create",
+        "try",
+        "-r",
+        at.to_str().expect("a plain path"),
+    ]
+    .as_slice());
+    fs::write(cli.ok("path try shop.db").trim_end(), "junk").expect("there is room");
+    let said = cli.fails("diff try", 1);
+    assert!(said.contains("`escrow rollback"), "{said}");
+    cli.ok("rollback try");
+    assert_eq!(cli.ok("diff try"), "shop.db: no changes\n");
+}

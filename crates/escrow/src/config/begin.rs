@@ -81,7 +81,11 @@ pub fn begin(
     begun.add(&top, kind, ".".to_owned());
     // What is set already counts, as for programs that read such a file.
     let mut all: Vec<(String, String)> = variable.into_iter().collect();
-    for (name, value) in databases::variables(&directory) {
+    let set = databases::variables(&directory).unwrap_or_else(|why| {
+        begun.leave_out(".env", &why);
+        Vec::new()
+    });
+    for (name, value) in set {
         if all.iter().all(|(known, _)| *known != name) {
             all.push((name, value));
         }
@@ -108,14 +112,25 @@ pub fn begin(
             "git keeps versions of it: it stays a file",
         );
     }
+    for path in &found.damaged {
+        let why = "it is damaged: its size is not that of a database";
+        begun.leave_out(&path.to_string_lossy(), why);
+    }
     if found.cut {
         let why = "not everything in it was looked at: name further databases yourself";
         begun.leave_out(".", why);
     }
     for (name, value) in &all {
         match databases::postgres_url(value) {
-            Some(Ok(url)) if begun.resources.iter().any(|one| one.at == url) => {}
             Some(Ok(url)) => {
+                if let Some(known) = begun.resources.iter().find(|one| one.at == url) {
+                    let first = known.env.as_deref().unwrap_or_default();
+                    let why = format!(
+                        "it leads to the same database as {first}: a command reaches the sandbox by that one alone"
+                    );
+                    begun.leave_out(name, &why);
+                    continue;
+                }
                 begun.loosens = true;
                 let called = name_of_url(&url).unwrap_or_else(|| "database".to_owned());
                 let called = plan::name_from(called.as_ref());

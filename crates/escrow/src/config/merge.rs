@@ -207,6 +207,12 @@ impl<'a> LevelMerge<'a> {
                 let loosens = key("resources.NAME.options").loosens;
                 self.counts(&format!("{name}.options"), loosens, &named);
             }
+            let within = directory_of(&self.level.file);
+            if !declared.at.starts_with(&within) {
+                let at = declared.at.to_string_lossy().into_owned();
+                let loosens = key("resources.NAME.at").loosens;
+                self.counts(&format!("{name}.at"), loosens, &[(at.clone(), at)]);
+            }
             let nameless = policies.permits_by_name(&declared.name);
             let unnamed = nameless || policies.names_resources();
             if unnamed {
@@ -222,7 +228,7 @@ impl<'a> LevelMerge<'a> {
                 declared.strategy = None;
             }
             declared.untrusted = Some(UntrustedResource {
-                within: directory_of(&self.level.file),
+                within,
                 ignored,
                 nameless,
                 unnamed,

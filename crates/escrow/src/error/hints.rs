@@ -306,6 +306,12 @@ fn program_hints(error: &PluginError) -> Vec<String> {
     hints
 }
 
+/// Whether a path is that of something in the area of a sandbox, which has its name.
+fn is_in_a_sandbox(at: &Location) -> bool {
+    let mut parts = at.as_path().components();
+    parts.any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"sbx_"))
+}
+
 fn strategy_hints(error: &StrategyError) -> Vec<String> {
     let hint = match error {
         StrategyError::Plugin(error) => return program_hints(error),
@@ -335,13 +341,16 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
             "nothing was done; restore the file, or drop the plan with `escrow cleanup --forget`"
         }
         StrategyError::Locked { .. } => "try again once that transaction is over",
+        StrategyError::Database { at, .. } if is_in_a_sandbox(at) => {
+            "the original is untouched: `escrow restore` returns to a checkpoint, and `escrow rollback` discards what is in the sandboxes of the plan"
+        }
         StrategyError::Gone { .. } => "put the original back where it was",
         StrategyError::Unsupported { what, .. } if what == "give native tools a path" => {
             "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"
         }
         StrategyError::TakenBack { .. } => DO_AGAIN,
         StrategyError::HolderGone { .. } => {
-            "`escrow rollback` begins another transaction; it discards the changes of the plan's other resources too, which `escrow diff --resource NAME --patch --binary` prints"
+            "`escrow rollback` begins another transaction; it discards the changes of the plan's other resources too, which `escrow diff --resource NAME --patch` prints"
         }
         StrategyError::ClientBusy => "end the client's transaction, or the client, and try again",
         StrategyError::Damaged { .. } => {

@@ -374,7 +374,10 @@ impl Manager {
             if let Some(instead) = choice.instead {
                 created.message = format!("{instead}; instead: {}", created.message);
             }
-            created.warnings.extend(choice.warning);
+            // The strategy may have found the same.
+            let known = &created.warnings;
+            let more = choice.warning.filter(|one| !known.contains(one));
+            created.warnings.extend(more);
             let reason = |(name, probe): &(String, Probe)| probe.summary(name);
             sandbox.reasons = choice.probes.iter().map(reason).collect();
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::handler::check_database_url;
 use crate::fs::{self, Dir};
 use crate::model::EntryKind;
+use crate::model::sqlite_files::may_be_database;
 use crate::strategy::git_tracked;
 use crate::strategy::sql::is_database;
 
@@ -28,6 +29,8 @@ pub(crate) struct FoundDatabases {
     pub(crate) files: Vec<PathBuf>,
     /// Those that git keeps versions of: they stay files.
     pub(crate) tracked: Vec<PathBuf>,
+    /// Those that end in the middle of a page.
+    pub(crate) damaged: Vec<PathBuf>,
     /// Not everything was looked at: there is too much, or it cannot be read.
     pub(crate) cut: bool,
 }
@@ -70,13 +73,17 @@ pub(crate) fn below(root: &Dir) -> fs::Result<FoundDatabases> {
                     if ENDS.iter().any(|end| entry.name.ends_with(end))
                         && is_database(&root.path().join(&path)) =>
                 {
-                    found.files.push(path);
+                    match may_be_database(entry.meta.size) {
+                        true => found.files.push(path),
+                        false => found.damaged.push(path),
+                    }
                 }
                 _ => {}
             }
         }
     }
     found.files.sort_unstable();
+    found.damaged.sort_unstable();
     let tracked = git_tracked(root.path(), &found.files);
     (found.tracked, found.files) = found
         .files
@@ -94,41 +101,54 @@ fn is_looked_into(name: &[u8]) -> bool {
     !name.starts_with(b".") && !PASSED_OVER.contains(&name)
 }
 
-/// The variables that the `.env` of a project sets, with their values.
-pub(crate) fn variables(root: &Dir) -> Vec<(String, String)> {
-    let mut text = String::new();
-    let read = root.file(b".env").is_ok_and(|(file, _)| {
-        let mut file = file.take(LONGEST);
-        file.read_to_string(&mut text).is_ok()
-    });
-    let line = |line: &str| {
-        let (name, value) = line.trim().split_once('=')?;
-        let name = name.trim();
-        let name = name.strip_prefix("export ").unwrap_or(name).trim();
-        let value = value.trim();
-        let quoted = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
-        let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
-        (name.starts_with(begins) && name.chars().all(plain))
-            .then(|| (name.to_owned(), value.to_owned()))
-    };
-    match read {
-        true => text.lines().filter_map(line).collect(),
-        false => Vec::new(),
+/// The variables that the `.env` of a project sets, with their values; why it cannot be read, where it is there.
+pub(crate) fn variables(root: &Dir) -> Result<Vec<(String, String)>, String> {
+    let mut bytes = Vec::new();
+    match root.file(b".env") {
+        Err(error) if error.is_absent() => return Ok(Vec::new()),
+        Err(error) => return Err(error.to_string()),
+        Ok((file, _)) => {
+            let read = file.take(LONGEST).read_to_end(&mut bytes);
+            read.map_err(|error| error.to_string())?;
+        }
     }
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = text.trim_start_matches('\u{feff}').lines();
+    Ok(lines.filter_map(variable).collect())
 }
 
-/// The URL of a PostgreSQL database without its password, which is never written down; why it cannot be used. `None` for any
-/// other text.
+/// A variable that a line of a `.env` sets: its value may be quoted, and a comment may follow.
+fn variable(line: &str) -> Option<(String, String)> {
+    let (name, value) = line.trim().split_once('=')?;
+    let name = name.trim();
+    let name = name.strip_prefix("export ").unwrap_or(name).trim();
+    let value = value.trim();
+    let quoted = |quote| value.strip_prefix(quote)?.split_once(quote);
+    let value = match quoted('"').or_else(|| quoted('\'')) {
+        Some((value, _)) => value,
+        None => value.split(" #").next().unwrap_or_default().trim(),
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
+    (name.starts_with(begins) && name.chars().all(plain))
+        .then(|| (name.to_owned(), value.to_owned()))
+}
+
+/// The URL of a PostgreSQL database as libpq takes it, so without the driver that some libraries name, and without its password, which is
+/// never written down; why it cannot be used. `None` for any other text.
 pub(crate) fn postgres_url(value: &str) -> Option<Result<String, String>> {
-    let schemes = ["postgres://", "postgresql://"];
-    let scheme = schemes
-        .into_iter()
-        .find(|scheme| value.starts_with(scheme))?;
-    let rest = &value[scheme.len()..];
+    let (scheme, rest) = value.split_once("://")?;
+    let scheme = scheme.split('+').next().unwrap_or_default();
+    if !["postgres", "postgresql"].contains(&scheme) {
+        return None;
+    }
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, after) = rest.split_at(end);
+    if after.contains('@') {
+        return Some(Err(
+            "it has an '@' behind its host, which may be a part of a password".to_owned(),
+        ));
+    }
     let authority = match authority.rsplit_once('@') {
         Some((user, host)) => {
             let user = user.split_once(':').map_or(user, |(user, _)| user);
@@ -136,7 +156,7 @@ pub(crate) fn postgres_url(value: &str) -> Option<Result<String, String>> {
         }
         None => authority.to_owned(),
     };
-    let url = format!("{scheme}{authority}{after}");
+    let url = format!("{scheme}://{authority}{after}");
     Some(check_database_url(&url).map(|()| url))
 }
 
@@ -166,12 +186,46 @@ mod tests {
                 "postgresql://ann@db/shop?sslmode=require",
             ),
             ("postgres:///shop", "postgres:///shop"),
+            (
+                "postgresql+psycopg2://ann:s3cret@db/shop",
+                "postgresql://ann@db/shop",
+            ),
         ] {
             assert_eq!(postgres_url(value), Some(Ok(url.to_owned())), "{value}");
         }
-        let named = postgres_url("postgres:///shop?password=s3cret").expect("it is one");
-        assert!(named.is_err_and(|why| !why.contains("s3cret")));
+        for value in [
+            "postgres:///shop?password=s3cret",
+            "postgres://u:s3cret/x@db.example.com/shop",
+            "postgres://u:12/s3cret@db.example.com/shop",
+            "postgres://u:abc?s3cret@h/shop",
+            "postgres://u:12?s3cret@h/shop",
+            "postgres://u:s3cret",
+            "postgres://h/shop?s3crEt",
+        ] {
+            let named = postgres_url(value).expect("it is one");
+            let why = named.expect_err(value);
+            assert!(!why.to_lowercase().contains("s3cret"), "{value}: {why}");
+            let typed = check_database_url(value).expect_err(value);
+            assert!(!typed.to_lowercase().contains("s3cret"), "{value}: {typed}");
+        }
         assert_eq!(postgres_url("mysql://ann@db/shop"), None);
+    }
+
+    #[test]
+    fn lines_of_a_file_of_variables() {
+        for (line, value) in [
+            ("A=b", "b"),
+            ("export A = \"b # c\" # d", "b # c"),
+            ("A='b' # c", "b"),
+            ("A=b#c # d", "b#c"),
+        ] {
+            assert_eq!(
+                variable(line),
+                Some(("A".to_owned(), value.to_owned())),
+                "{line}"
+            );
+        }
+        assert_eq!(variable("# A=b"), None);
     }
 
     #[test]

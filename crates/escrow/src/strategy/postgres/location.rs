@@ -150,6 +150,15 @@ impl Parsed {
             Some((host, port)) => (host, port.strip_prefix(':').unwrap_or(port)),
             None => place.split_once(':').unwrap_or((place, "")),
         };
+        // What is not written as a URL has it may be a part of a password: it is not repeated.
+        if database.contains('@') {
+            return Err("the URL has an '@' behind its host: '/', '?' and '@' in a name are written %2F, %3F and %40, and a \
+                        password is left out"
+                .to_owned());
+        }
+        if !port.is_empty() && port.parse::<u16>().is_err() {
+            return Err("the port in the URL is no number: an IPv6 address has brackets around it, and a password is left out".to_owned());
+        }
         for (key, value) in [("host", host), ("port", port), ("dbname", database)] {
             if !value.is_empty() {
                 said.insert(key.to_owned(), decode(value)?);
@@ -164,9 +173,11 @@ impl Parsed {
             if KNOWN.contains(&key.as_str()) {
                 said.insert(key, decode(value)?);
             } else if !PASSED_BY.contains(&key.as_str()) {
-                return Err(format!(
-                    "the URL has the parameter '{key}', which is not supported"
-                ));
+                let is_word = key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                return Err(match is_word {
+                    true => format!("the URL has the parameter '{key}', which is not supported"),
+                    false => "behind its '?' the URL has what is no parameter".to_owned(),
+                });
             }
         }
         said.retain(|_, value| !value.is_empty());

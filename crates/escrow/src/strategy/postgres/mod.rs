@@ -382,11 +382,7 @@ impl Strategy for HeldTransaction {
         never(match looked {
             Err(why) => Probe::no(why),
             Ok((version, off)) => Probe {
-                limit: off.then(|| {
-                    "the server has max_prepared_transactions = 0, so the commit of this database can be neither promised nor \
-                     taken back, and a plan can have only one such member; set it to 10 or more and restart the server"
-                        .to_owned()
-                }),
+                limit: off.then(|| control::NOT_PREPARED.to_owned()),
                 ..Probe::yes(version)
             },
         })

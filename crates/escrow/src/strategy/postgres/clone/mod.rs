@@ -197,12 +197,13 @@ impl Clones {
         Ok((plan, original))
     }
 
-    /// Whether a commit was carried out that cannot be taken back: one that nothing promised is staged in the sandbox, which goes
-    /// when it was carried out.
-    fn is_final(intent: &Intent) -> Result<bool> {
+    /// Whether a commit was carried out that cannot be taken back, and then whether it changed nothing: one that nothing promised is staged
+    /// in the sandbox, which goes when it was carried out.
+    fn is_final(intent: &Intent) -> Result<Option<bool>> {
         let intent: ReleaseIntent = tree::parse(&intent.0, "the intent")?;
         let area = Dir::open(intent.area.as_path());
-        Ok(intent.gid.is_none() && area.is_err_and(|error| error.is_absent()))
+        let is_final = intent.gid.is_none() && area.is_err_and(|error| error.is_absent());
+        Ok(is_final.then_some(intent.empty))
     }
 
     /// Commits what was prepared. What was taken back on the server by hand is made once more: it was decided, and nothing of it is lost.
@@ -444,8 +445,11 @@ impl Strategy for Clones {
         if let Some(restore) = as_restore(intent) {
             return self.restore(&restore, &restore.from).map(|()| report);
         }
-        if Self::is_final(intent)? {
-            return Err(stays());
+        match Self::is_final(intent)? {
+            // A commit of nothing is taken back by nothing (rule C13).
+            Some(true) => return Ok(report),
+            Some(false) => return Err(stays()),
+            None => {}
         }
         let (plan, original) = self.opened(intent)?;
         let held = plan.held(NUMBER)?;
@@ -479,7 +483,7 @@ impl Strategy for Clones {
     fn outcome(&self, intent: &Intent) -> Result<Outcome> {
         match as_restore(intent) {
             Some(_) => Ok(Outcome::NotDone),
-            None if Self::is_final(intent)? => Ok(Outcome::Done),
+            None if Self::is_final(intent)?.is_some() => Ok(Outcome::Done),
             None => self.settled(&OpenPlan::read(intent)?, NUMBER),
         }
     }
@@ -488,7 +492,10 @@ impl Strategy for Clones {
         if as_restore(intent).is_some() {
             return Ok(Vec::new());
         }
-        if Self::is_final(intent)? {
+        if let Some(empty) = Self::is_final(intent)? {
+            if empty {
+                return Ok(Vec::new());
+            }
             let what = "its server prepares no transactions, so this commit stays; write the old values in another plan";
             return Ok(vec![Conflict::of(ResourcePath::root(), what)]);
         }

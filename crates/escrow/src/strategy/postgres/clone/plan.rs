@@ -53,6 +53,9 @@ pub(super) struct ReleaseIntent {
     pub(super) area: Location,
     /// Under which name it is prepared; none where nothing can be.
     pub(super) gid: Option<String>,
+    /// There is nothing to release, and so nothing to take back.
+    #[serde(default)]
+    pub(super) empty: bool,
     /// The digest of the plan.
     pub(super) plan: String,
 }

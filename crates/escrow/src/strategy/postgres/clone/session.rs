@@ -465,6 +465,7 @@ impl CloneSession {
                 .prepares
                 .then(|| format!("escrow_{}_{}_{once}", self.plan, self.resource)),
             area: area.clone(),
+            empty: shown.changes.is_empty(),
             plan: String::new(),
         };
         let intent = plan::write(area.as_path(), plan, &wanted, intent)?;
