@@ -271,6 +271,38 @@ fn a_new_row_of_the_original_took_the_number_of_another() {
     );
 }
 
+/// A table may get numbers of its rows with its new form, or lose them.
+// rule Q2, Q4
+#[test]
+fn a_table_that_gets_or_loses_the_numbers_of_its_rows_is_merged_by_row() {
+    let (with, without) = (
+        "CREATE TABLE t (k TEXT PRIMARY KEY, a)",
+        "CREATE TABLE t (k TEXT PRIMARY KEY, a) WITHOUT ROWID",
+    );
+    for (base, new) in [(with, without), (without, with)] {
+        let (_world, cli, at) = planned(&format!(
+            "{base}; INSERT INTO t VALUES ('a', 1), ('b', 2), ('c', 3)"
+        ));
+        let made = new.replace("TABLE t", "TABLE n");
+        sql(
+            &inner(&cli),
+            &format!(
+                "{made}; INSERT INTO n SELECT * FROM t; DROP TABLE t; ALTER TABLE n RENAME TO t; UPDATE t SET a = 9 WHERE k = 'a'"
+            ),
+        );
+        sql(
+            &at,
+            "INSERT INTO t VALUES ('aa', 4); UPDATE t SET a = 7 WHERE k = 'b'; DELETE FROM t WHERE k = 'c'",
+        );
+        let before = dump(&at);
+        cli.ok("commit try");
+        let wanted = "a|9\naa|4\nb|7";
+        assert_eq!(sql(&at, "SELECT * FROM t ORDER BY k"), wanted);
+        cli.ok("undo try");
+        assert_eq!(sorted(&dump(&at)), sorted(&before));
+    }
+}
+
 /// More than fits into the memory of a connection waited for the lock of the commit's own reader, page by page.
 // rule S5
 #[test]

@@ -23,11 +23,20 @@ use crate::strategy::sql::{Row, RowKey, Value, row_item};
 
 /// What the original changed in one table.
 pub(super) struct Rebase {
-    /// The table as the sandbox has it.
-    table: Table,
-    /// The same with the columns that the original has.
-    narrow: Table,
+    forms: Forms,
     steps: Vec<Step>,
+}
+
+/// Both forms of a table.
+struct Forms {
+    /// As base and original have it.
+    original: Table,
+    /// As the sandbox has it.
+    wide: Table,
+    /// The sandbox's, with the columns of the original alone.
+    narrow: Table,
+    /// Where these are among the columns of the sandbox.
+    places: Vec<usize>,
 }
 
 /// One row of it.
@@ -53,38 +62,19 @@ impl Rebase {
     pub(super) fn of(
         name: &str,
         versions: &Versions<'_>,
-        [base, work, original]: [&Schema; 3],
+        schemas: [&Schema; 3],
         theirs: &HashSet<ResourcePath>,
     ) -> Result<Option<(Self, Vec<Conflict>)>> {
-        let table = |schema: &Schema| schema.tables.get(name).cloned();
-        let (Some(was), Some(table), Some(now)) = (table(base), table(work), table(original))
-        else {
+        let Some(forms) = Forms::of(name, versions, schemas)? else {
             return Ok(None);
         };
-        let sql = |schema: &Schema| -> Vec<String> {
-            let all = schema.of_table(name);
-            all.map(|one| one.sql.clone()).collect()
-        };
-        if was != now || sql(base) != sql(original) || !has_same_key(&was, &table) {
-            return Ok(None);
-        }
-        let kept = stored(versions.work, name)?;
-        if !stored(versions.base, name)?.is_subset(&kept) {
-            return Ok(None);
-        }
-        let place = |name: &String| table.columns.iter().position(|one| one == name);
-        let places: Option<Vec<usize>> = was.columns.iter().map(place).collect();
-        let Some(places) = places else {
-            return Ok(None);
-        };
-        let (old, new) = ((versions.base, &was), (versions.original, &now));
-        let narrow_table = Table {
-            rowid: table.rowid.clone(),
-            ..now.clone()
-        };
+        let (old, new) = (
+            (versions.base, &forms.original),
+            (versions.original, &forms.original),
+        );
         let fresh = OnceCell::new();
         let (mut steps, mut conflicts) = (Vec::new(), Vec::new());
-        let mut here = Lookup::new(versions.work, &table)?;
+        let mut here = Lookup::new(versions.work, &forms.wide)?;
         for Delta {
             key, old, new: now, ..
         } in rows(old, new, &[ALL])?
@@ -94,27 +84,22 @@ impl Rebase {
             };
             let item = row_item(name, &key);
             let there = here.key(values)?;
-            let narrow =
-                |row: &Row| -> Row { places.iter().map(|one| row[*one].clone()).collect() };
-            let ours = there.as_ref().map(|(_, row)| narrow(row));
             let delta = Delta {
                 key,
                 old,
-                new: ours,
+                new: there.as_ref().map(|(_, row)| forms.narrowed(row)),
                 rowids: (None, None),
+            };
+            let is_as_made = |whole: &Row| {
+                let fresh = fresh.get_or_init(|| FreshRows::new(&forms, schemas[1]).ok());
+                fresh.as_ref().is_some_and(|all| all.has(&forms, whole))
             };
             // Where it is gone there, what new columns were given here is gone with it.
             let is_unchanged = delta.new == delta.old
-                && (now.is_some()
-                    || there.as_ref().is_none_or(|(_, whole)| {
-                        let fresh = fresh.get_or_init(|| FreshRows::new(work, &table).ok());
-                        let fresh = fresh.as_ref();
-                        fresh
-                            .is_some_and(|all| all.has(&table, &narrow_table, narrow(whole), whole))
-                    }));
+                && (now.is_some() || there.as_ref().is_none_or(|(_, whole)| is_as_made(whole)));
             let becomes = match () {
                 () if is_unchanged => now,
-                () => match outcome(&was, &delta, now.as_ref()) {
+                () => match outcome(&forms.original, &delta, now.as_ref()) {
                     Outcome::There => now,
                     Outcome::Becomes(row) => row,
                     Outcome::Conflict(..) if theirs.contains(&item) => now,
@@ -124,54 +109,90 @@ impl Rebase {
                     }
                 },
             };
-            if becomes == delta.new {
-                continue;
+            if becomes != delta.new {
+                let comes = becomes.map(|row| forms.widened(row, there.as_ref()));
+                steps.push(Step { gone: there, comes });
             }
-            let comes = match (becomes, &there) {
-                (None, _) => None,
-                (Some(row), None) => Some(NewRow::Narrow(row)),
-                (Some(row), Some((rowid, whole))) => {
-                    let mut whole = whole.clone();
-                    for (place, value) in places.iter().zip(row) {
-                        whole[*place] = value;
-                    }
-                    Some(NewRow::Whole(*rowid, whole))
-                }
-            };
-            steps.push(Step { gone: there, comes });
         }
         drop(here);
-        let rebase = Self {
-            table,
-            narrow: narrow_table,
-            steps,
-        };
-        Ok(Some((rebase, conflicts)))
+        Ok(Some((Self { forms, steps }, conflicts)))
     }
 
     /// Brings the rows into the sandbox's version of the table. All that go or change go first, since values that have to be unique may
     /// pass from one to another, and those that are there keep their numbers before new ones get any.
     pub(super) fn apply(&self, work: &Database) -> Result<()> {
         for (rowid, row) in self.steps.iter().filter_map(|step| step.gone.as_ref()) {
-            remove(work, &self.table, *rowid, row)?;
+            remove(work, &self.forms.wide, *rowid, row)?;
         }
         let comes = self.steps.iter().filter_map(|step| step.comes.as_ref());
         for comes in comes.clone() {
             if let NewRow::Whole(rowid, row) = comes {
-                insert(work, &self.table, *rowid, row)?;
+                insert(work, &self.forms.wide, *rowid, row)?;
             }
         }
         for comes in comes {
             if let NewRow::Narrow(row) = comes {
-                let number = self.narrow.alias.map(|one| &row[one]);
+                let number = self.forms.narrow.alias.map(|one| &row[one]);
                 let number = match number {
                     Some(Value::Integer(number)) => Some(*number),
                     _ => None,
                 };
-                insert(work, &self.narrow, number, row)?;
+                insert(work, &self.forms.narrow, number, row)?;
             }
         }
         Ok(())
+    }
+}
+
+impl Forms {
+    /// Those of a table that only the sandbox altered, whose rows and values are those that they were; none for any other.
+    fn of(
+        name: &str,
+        versions: &Versions<'_>,
+        [base, work, original]: [&Schema; 3],
+    ) -> Result<Option<Self>> {
+        let table = |schema: &Schema| schema.tables.get(name).cloned();
+        let (Some(was), Some(wide), Some(now)) = (table(base), table(work), table(original)) else {
+            return Ok(None);
+        };
+        let sql = |schema: &Schema| -> Vec<String> {
+            let all = schema.of_table(name);
+            all.map(|one| one.sql.clone()).collect()
+        };
+        if was != now || sql(base) != sql(original) || !has_same_key(&was, &wide) {
+            return Ok(None);
+        }
+        let kept = stored(versions.work, name)?;
+        if !stored(versions.base, name)?.is_subset(&kept) {
+            return Ok(None);
+        }
+        let place = |name: &String| wide.columns.iter().position(|one| one == name);
+        let places: Option<Vec<usize>> = was.columns.iter().map(place).collect();
+        Ok(places.map(|places| Self {
+            narrow: Table {
+                rowid: wide.rowid.clone(),
+                ..now
+            },
+            original: was,
+            wide,
+            places,
+        }))
+    }
+
+    fn narrowed(&self, row: &Row) -> Row {
+        self.places.iter().map(|one| row[*one].clone()).collect()
+    }
+
+    /// A row of the original with what the sandbox has in the new columns, if it has the row.
+    fn widened(&self, row: Row, there: Option<&(Option<i64>, Row)>) -> NewRow {
+        let Some((rowid, whole)) = there else {
+            return NewRow::Narrow(row);
+        };
+        let mut whole = whole.clone();
+        for (place, value) in self.places.iter().zip(row) {
+            whole[*place] = value;
+        }
+        NewRow::Whole(*rowid, whole)
     }
 }
 
@@ -179,11 +200,11 @@ impl Rebase {
 struct FreshRows(Connection);
 
 impl FreshRows {
-    fn new(work: &Schema, table: &Table) -> rusqlite::Result<Self> {
+    fn new(forms: &Forms, work: &Schema) -> rusqlite::Result<Self> {
         let memory = Connection::open_in_memory()?;
         memory.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         memory.execute_batch("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON")?;
-        let mut all = work.of_table(&table.name);
+        let mut all = work.of_table(&forms.wide.name);
         if let Some(made) = all.find(|one| one.is_table()) {
             memory.execute(&made.sql, [])?;
         }
@@ -191,21 +212,18 @@ impl FreshRows {
     }
 
     /// Whether a row is as the table itself makes it of the old columns. Where that cannot be told, it is not.
-    fn has(&self, table: &Table, narrow: &Table, old: Row, whole: &Row) -> bool {
+    fn has(&self, forms: &Forms, whole: &Row) -> bool {
+        let old = forms.narrowed(whole);
         let made = || -> rusqlite::Result<Row> {
             let values = std::iter::once(&Value::Null).chain(&old);
-            let sql = narrow.insert();
-            self.0
-                .prepare_cached(&sql)?
-                .execute(params_from_iter(values))?;
-            let mut select = self.0.prepare_cached(&table.select_also(&[]))?;
-            select.query_row([], |next| Ok(row(next, table)?.1))
+            let mut insert = self.0.prepare_cached(&forms.narrow.insert())?;
+            insert.execute(params_from_iter(values))?;
+            let mut select = self.0.prepare_cached(&forms.wide.select_also(&[]))?;
+            select.query_row([], |next| Ok(row(next, &forms.wide)?.1))
         };
         let is_same = made().is_ok_and(|made| made == *whole);
-        let emptied = self
-            .0
-            .execute(&format!("DELETE FROM {}", table.sql_name()), []);
-        is_same && emptied.is_ok()
+        let emptied = format!("DELETE FROM {}", forms.wide.sql_name());
+        self.0.execute(&emptied, []).is_ok() && is_same
     }
 }
 
