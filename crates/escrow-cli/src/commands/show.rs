@@ -83,8 +83,8 @@ pub(crate) fn conflict(resource: &str, conflict: &Conflict) -> Value {
         "ours": conflict.ours.as_ref().map(facts),
         "theirs": conflict.theirs.as_ref().map(facts),
     });
-    if conflict.only_theirs {
-        more["only_theirs"] = json!(true);
+    if !conflict.choice.is_free() {
+        more["choice"] = json!(conflict.choice);
     }
     with_path(&conflict.path, more)
 }

@@ -75,10 +75,14 @@ fn a_link_that_was_committed_by_force_is_never_released() {
         let (_world, cli, app) = shop();
         let before = git(&app, "log --format=%H");
         cli.ok(in_try(&format!("{INSERT}; {work}")));
-        for line in ["commit try", "commit try --on-conflict ours"] {
+        for line in [
+            "commit try",
+            "commit try --on-conflict ours",
+            "commit try --on-conflict theirs",
+        ] {
             let refused = cli.run(line);
             let said = format!("{}{}", refused.stdout_text(), refused.stderr_text());
-            assert_ne!(refused.status, 0, "{line}: {said}");
+            assert_eq!(refused.status, 4, "{line}: {said}");
             has(&said, ["a link stands in the place of this database"]);
         }
         assert_eq!(git(&app, "log --format=%H"), before);

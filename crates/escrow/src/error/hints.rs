@@ -2,7 +2,7 @@
 
 use super::{Error, Kind};
 use crate::model::text::Location;
-use crate::model::{JournaledWork, PlanState};
+use crate::model::{Choice, JournaledWork, PlanState};
 use crate::run::RunError;
 use crate::store::{LostRecords, StoreError};
 use crate::strategy::StrategyError;
@@ -174,9 +174,10 @@ impl Error {
             ],
             Self::Conflicts { conflicts, .. } => vec![
                 "nothing was changed; both versions are where they were".into(),
-                match conflicts.iter().find(|(_, one)| one.only_theirs) {
-                    Some((resource, one)) => format!("`escrow commit --on-conflict theirs` keeps the original's versions; `ours` does not settle '{resource}:{}'", one.path),
-                    None => "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's, `merge` merges text files line by line".into(),
+                match conflicts.iter().max_by_key(|(_, one)| one.choice) {
+                    Some((resource, one)) if one.choice == Choice::Neither => format!("no side of '{resource}:{}' can be taken alone: change it in the sandbox or in the original, and commit then", one.path),
+                    Some((resource, one)) if one.choice == Choice::Theirs => format!("`escrow commit --on-conflict theirs` keeps the original's versions; `ours` does not settle '{resource}:{}'", one.path),
+                    _ => "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's, `merge` merges text files line by line".into(),
                 },
             ],
             Self::Unexpected { plan, .. } => {

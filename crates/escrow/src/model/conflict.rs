@@ -16,9 +16,29 @@ pub struct Conflict {
     pub ours: Option<EntryInfo>,
     /// The original's version; `None` where it has none.
     pub theirs: Option<EntryInfo>,
-    /// Taking the sandbox's version does not settle it: that would break what is there.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub only_theirs: bool,
+    /// Which versions can be taken.
+    #[serde(default, skip_serializing_if = "Choice::is_free")]
+    pub choice: Choice,
+}
+
+/// Which version can be taken of what both sides changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// Either.
+    #[default]
+    Either,
+    /// The original's: the sandbox's would break what is there.
+    Theirs,
+    /// Neither can be taken without the rest: something has to be changed.
+    Neither,
+}
+
+impl Choice {
+    /// Whether either version can be taken.
+    pub fn is_free(&self) -> bool {
+        *self == Self::Either
+    }
 }
 
 impl Conflict {
@@ -29,16 +49,13 @@ impl Conflict {
             what: what.to_owned(),
             ours: None,
             theirs: None,
-            only_theirs: false,
+            choice: Choice::Either,
         }
     }
 
-    /// The same where only leaving the sandbox's version out settles it.
-    pub(crate) fn only_theirs(self) -> Self {
-        Self {
-            only_theirs: true,
-            ..self
-        }
+    /// The same where not every version can be taken.
+    pub(crate) fn choosing(self, choice: Choice) -> Self {
+        Self { choice, ..self }
     }
 
     /// The same; this is in the original.

@@ -29,7 +29,7 @@ pub use change::{
     Change, ChangeKind, ChangedField, ChangedFields, Detail, DiffView, EntryInfo, EntryKind,
     FileDetail, JsonText, RowDetail,
 };
-pub use conflict::Conflict;
+pub use conflict::{Choice, Conflict};
 pub use digest::{Expected, PlanDigest};
 pub use hunks::ChosenHunks;
 pub use id::{

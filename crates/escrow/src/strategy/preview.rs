@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Change, ChangeKind, ChosenHunks, Conflict, Detail, DiffView, EntryKind, ResourcePath,
+    Change, ChangeKind, Choice, ChosenHunks, Conflict, Detail, DiffView, EntryKind, ResourcePath,
 };
 
 /// How closely the original is compared before a commit.
@@ -96,8 +96,8 @@ impl Conflict {
     pub fn is_settled_by(&self, on_conflict: OnConflict) -> bool {
         match on_conflict {
             OnConflict::Abort => false,
-            OnConflict::Ours => !self.only_theirs,
-            OnConflict::Theirs => true,
+            OnConflict::Ours => self.choice == Choice::Either,
+            OnConflict::Theirs => self.choice != Choice::Neither,
         }
     }
 }
@@ -129,7 +129,7 @@ impl Preview {
         let held = self
             .conflicts
             .iter()
-            .filter(|one| one.only_theirs || !rows.contains(&one.path));
+            .filter(|one| !one.choice.is_free() || !rows.contains(&one.path));
         let standing: HashSet<ResourcePath> = held.flat_map(|one| one.path.ancestors()).collect();
         for change in changes {
             let removes = change.new.is_none() || change.kind == ChangeKind::TypeChanged;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use escrow::event::Observer;
 use escrow::model::digest::VersionDigests;
-use escrow::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef};
+use escrow::model::{Change, Choice, Conflict, DiffView, PlanId, ResourcePath, SandboxRef};
 use escrow::strategy::conformance::{DirectoryFixture, FileFixture, Fixture, run};
 use escrow::strategy::{
     Access, Capabilities, CreateRequest, Created, FinishedCommit, Intent, Outcome, PrepareRequest,
@@ -354,7 +354,7 @@ impl Sandbox for WrongSession {
                     what,
                     ours: None,
                     theirs: None,
-                    only_theirs: false,
+                    choice: Choice::Either,
                 }
             })),
             Lie::TrustsEverybody if !released.is_empty() => preview.conflicts.clear(),

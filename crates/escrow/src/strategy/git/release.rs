@@ -17,7 +17,7 @@ use super::repository::{Head, RefMove, is_id, line, path_text};
 use super::trees::{self, TreeChange, TreeEntry, parts};
 use crate::fs::{Dir, Meta, remove, state_dir};
 use crate::model::text::{Location, escape};
-use crate::model::{Conflict, ResourcePath};
+use crate::model::{Choice, Conflict, ResourcePath};
 use crate::strategy::{OnConflict, Sandbox};
 
 /// Larger files are not merged.
@@ -97,9 +97,10 @@ pub(super) struct Look<'a> {
 
 impl Found {
     /// Everything that contradicts it.
-    pub(super) fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
-        let all = self.diverged.iter().chain(&self.contested);
-        all.chain(&self.staged)
+    pub(super) fn conflicts(&self) -> impl Iterator<Item = Conflict> {
+        let diverged = self.diverged.iter().cloned();
+        let diverged = diverged.map(|one| one.choosing(Choice::Neither));
+        diverged.chain(self.contested.iter().chain(&self.staged).cloned())
     }
 
     /// The release, with what is to be done about its conflicts.

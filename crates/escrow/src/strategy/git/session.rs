@@ -360,7 +360,7 @@ impl Sandbox for GitSession {
         let both = last.found.conflicts();
         preview
             .conflicts
-            .extend(both.filter(|one| !files.contains(&one.path)).cloned());
+            .extend(both.filter(|one| !files.contains(&one.path)));
         let shown = |one: &Change| is_released(one) || one.is_by_name();
         let (released, left): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(shown);
         for change in left {

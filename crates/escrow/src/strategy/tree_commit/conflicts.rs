@@ -14,8 +14,8 @@ use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, FsError, Meta, MovedEntries};
 use crate::model::text::escape;
 use crate::model::{
-    Change, ChangeKind, ChangedField, Conflict, DiffView, EntryInfo, EntryKind, ResourcePath,
-    sqlite_files,
+    Change, ChangeKind, ChangedField, Choice, Conflict, DiffView, EntryInfo, EntryKind,
+    ResourcePath, sqlite_files,
 };
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Preview, PreviewNote, PreviewOptions, tree};
@@ -176,7 +176,7 @@ pub(in crate::strategy) fn look<S: VersionSource>(
             let what = "this link stands in the place of a database inside, and leads nowhere outside: remove it there (a copy of the \
                         database is made by `sqlite3 FILE '.backup COPY'`)";
             conflicts.retain(|one| one.path != change.path);
-            conflicts.push(Conflict::of(change.path.clone(), what).only_theirs());
+            conflicts.push(Conflict::of(change.path.clone(), what).choosing(Choice::Theirs));
         }
         if let Some(text) = found.merged {
             merged.push(change.path.clone());
@@ -370,7 +370,8 @@ impl<'a, S: VersionSource> ConflictCheck<'a, S> {
         )?;
         if let Some(what) = forbids {
             let theirs = now.map(|now| dir.facts(name, now)).transpose()?;
-            let conflict = Conflict::with(change.path.clone(), &what, theirs).only_theirs();
+            let conflict =
+                Conflict::with(change.path.clone(), &what, theirs).choosing(Choice::Theirs);
             // In the place of what was found before: that could be overruled.
             self.conflicts.retain(|one| one.path != change.path);
             self.merged = None;
@@ -562,7 +563,7 @@ fn beside_conflicts(changes: &[Change], conflicts: &[Conflict]) -> Vec<Conflict>
             rest.filter(|one| one.path != first.path)
                 .map(|one| Conflict {
                     ours: one.new.clone(),
-                    only_theirs: first.only_theirs,
+                    choice: first.choice,
                     ..Conflict::of(one.path.clone(), &what)
                 }),
         );

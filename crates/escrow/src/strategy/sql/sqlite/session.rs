@@ -23,7 +23,7 @@ use crate::fs::{Dir, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{Change, Conflict, DiffView, ResourcePath};
+use crate::model::{Change, Choice, Conflict, DiffView, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::{setting_item, table_item, version_digests};
 use crate::strategy::{
@@ -438,7 +438,12 @@ impl Sandbox for SqliteSession {
         let found = open.work.transaction(false, compare)?;
         let (merged, whole) = self.merge(&open, &found, &HashSet::new(), None)?;
         let (mut conflicts, mut notes) = (merged.conflicts, merged.notes);
-        conflicts.extend(merged.broken.into_iter().map(Conflict::only_theirs));
+        conflicts.extend(
+            merged
+                .broken
+                .into_iter()
+                .map(|one| one.choosing(Choice::Theirs)),
+        );
         notes.extend(self.notes(&open)?);
         if options.strict {
             let known: HashSet<ResourcePath> =
