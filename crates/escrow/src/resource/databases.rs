@@ -106,7 +106,7 @@ pub(crate) fn variables(root: &Dir) -> Result<Vec<(String, String)>, String> {
     let mut bytes = Vec::new();
     match root.file(b".env") {
         Err(error) if error.is_absent() => return Ok(Vec::new()),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.cause.to_string()),
         Ok((file, _)) => {
             let read = file.take(LONGEST).read_to_end(&mut bytes);
             read.map_err(|error| error.to_string())?;
