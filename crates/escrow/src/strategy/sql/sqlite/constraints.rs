@@ -72,7 +72,9 @@ pub(super) fn check(
         touched: &touched,
         conflicts: unique(versions.original, &touched)?,
         marks: BTreeSet::new(),
+        before: HashSet::new(),
     };
+    let mut before = BTreeSet::new();
     let is_whole = |name: &str| merged.plan.is_whole(name);
     let (left, work, original) = (
         (versions.left, schemas.work),
@@ -83,7 +85,8 @@ pub(super) fn check(
     let followed: HashSet<String> = theirs.iter().map(|one| one.mark(&[])).collect();
     for reference in Reference::all(work.0, work.1, |_| true)? {
         if is_whole(&reference.child) {
-            leading.check(&reference)?;
+            let followed = followed.contains(&reference.mark(&[]));
+            leading.check(&reference, followed)?;
         } else if is_whole(&reference.parent) && !followed.contains(&reference.mark(&[])) {
             // The original cannot follow it: what leads nowhere in the sandbox did so before.
             let known = reference.broken(left.0, left.1)?;
@@ -94,13 +97,15 @@ pub(super) fn check(
         match is_whole(&reference.child) {
             // An undo makes these again.
             true => {
-                let before = reference.broken(original.0, original.1)?;
-                leading.marks.extend(before.into_iter().map(|one| one.0));
+                let known = reference.broken(original.0, original.1)?;
+                before.extend(known.into_iter().map(|one| one.0));
             }
-            false => leading.check(&reference)?,
+            false => leading.check(&reference, true)?,
         }
     }
-    Ok((leading.conflicts, leading.marks))
+    before.extend(leading.before.into_iter().map(|one| one.0));
+    before.extend(leading.marks);
+    Ok((leading.conflicts, before))
 }
 
 /// The rows of a table that have these values in some columns.
@@ -210,7 +215,10 @@ struct Leading<'m> {
     schemas: &'m Schemas<'m>,
     touched: &'m Touched<'m>,
     conflicts: Vec<Conflict>,
+    /// Of what leads nowhere and may: it is kept with the plan.
     marks: BTreeSet<String>,
+    /// Rows of the original that led nowhere before, with their marks.
+    before: HashSet<(String, ResourcePath)>,
 }
 
 impl Leading<'_> {
@@ -218,7 +226,8 @@ impl Leading<'_> {
         self.conflicts.push(Conflict::of(item, what));
     }
 
-    fn check(&mut self, reference: &Reference) -> Result<()> {
+    /// Looks at a reference, which the original has too or not.
+    fn check(&mut self, reference: &Reference, is_theirs: bool) -> Result<()> {
         let (touched, versions, schemas) = (self.touched, self.versions, self.schemas);
         let plan = &touched.merged.plan;
         let tables = [&reference.child, &reference.parent];
@@ -230,11 +239,14 @@ impl Leading<'_> {
             (versions.work, schemas.work),
             (versions.original, schemas.original),
         );
-        // What both hold so is intended, or was there before. The transaction that writes looks at all rows of these, too.
+        // What the sandbox holds so is intended, and the same rows of the original were so before. The transaction that writes looks at all
+        // rows of these, too.
         if whole || !reference.alike {
-            for (of, schema) in [(versions.left, schemas.work), original] {
-                let known = reference.broken(of, schema)?;
-                self.marks.extend(known.into_iter().map(|one| one.0));
+            let meant = reference.broken(versions.left, schemas.work)?;
+            self.marks.extend(meant.into_iter().map(|one| one.0));
+            if is_theirs {
+                let before = reference.broken(original.0, original.1)?;
+                self.before.extend(before);
             }
         }
         let side = match plan.is_whole(&reference.child) {
@@ -267,7 +279,9 @@ impl Leading<'_> {
                 true => Vec::new(),
                 false => reference.broken(work, schemas.work)?,
             };
-            let new = |(mark, _): &(String, ResourcePath)| !self.marks.contains(mark);
+            let new = |one: &(String, ResourcePath)| {
+                !self.marks.contains(&one.0) && !self.before.contains(one)
+            };
             if let Some((_, row)) = broken.into_iter().find(new) {
                 let parent = &reference.parent;
                 let what =
@@ -277,17 +291,20 @@ impl Leading<'_> {
             return Ok(());
         }
         let parents = Parents::new(self, reference);
-        let is_broken = |row: &Row| -> Result<bool> {
-            match values(row, &child.columns) {
-                Some(held) if !self.marks.contains(&reference.mark(&held)) => {
-                    Ok(!parents.have(&held)?)
-                }
-                _ => Ok(false),
+        let is_broken = |rowid: Option<i64>, row: &Row| -> Result<bool> {
+            let Some(held) = values(row, &child.columns) else {
+                return Ok(false);
+            };
+            let mark = reference.mark(&held);
+            if self.marks.contains(&mark) || parents.have(&held)? {
+                return Ok(false);
             }
+            let item = references::item(child.table, rowid, row);
+            Ok(!self.before.contains(&(mark, item)))
         };
         let named = |(rowid, row): (Option<i64>, Row)| references::item(child.table, rowid, &row);
         if whole(&reference.child) {
-            if let Some(row) = child.first(|_, row| is_broken(row))?.map(named) {
+            if let Some(row) = child.first(&is_broken)?.map(named) {
                 let parent = &reference.parent;
                 let what =
                     format!("its row {row} refers to a row of {parent} that the original deleted");
@@ -296,13 +313,13 @@ impl Leading<'_> {
             return Ok(());
         }
         let mut broken = child.first(|rowid, row| {
-            Ok(!self.touched.has(child.table, rowid, row) && is_broken(row)?)
+            Ok(!self.touched.has(child.table, rowid, row) && is_broken(rowid, row)?)
         })?;
         let number = self.touched.number(&reference.child);
         for swap in merged.rows.iter().filter(|one| Some(one.table) == number) {
             if let Some(after) = &swap.after
                 && broken.is_none()
-                && is_broken(after)?
+                && is_broken(swap.rowid, after)?
             {
                 broken = Some((swap.rowid, after.clone()));
             }

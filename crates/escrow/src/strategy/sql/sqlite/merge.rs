@@ -8,8 +8,9 @@ use std::collections::HashSet;
 
 use super::connect::Database;
 use super::constraints;
-use super::diff::{Delta, Difference, Lookup, ObjectDelta, table_digest};
+use super::diff::{Delta, Difference, Lookup, ObjectDelta, rows, table_digest};
 use super::loose::Loose;
+use super::pages::ALL;
 use super::plan::{MergePlan, ObjectSwap, SettingSwap, TableSwap, WholeTable};
 use super::rebase::Rebase;
 use super::schema::{Object, Schema, Table, setting};
@@ -202,15 +203,23 @@ impl Merge<'_> {
                         .extend(Some(rebase).filter(|one| !one.is_empty()));
                 }
                 None => {
+                    let there = || self.changed_there(name);
                     let what = match (&before, &after) {
-                        (None, _) => "its schema was changed here, and the original dropped it",
-                        (_, None) => "it was dropped here, and changed in the original",
-                        (_, Some(_)) if base.is_none() => "both created one of this name",
-                        _ => {
-                            "its schema was changed here, and the original changed its rows or its schema"
+                        (None, _) => {
+                            "its schema was changed here, and the original dropped it".to_owned()
                         }
+                        (_, None) => {
+                            format!("it was dropped here, and the original changed {}", there()?)
+                        }
+                        (_, Some(_)) if base.is_none() => {
+                            "both created one of this name".to_owned()
+                        }
+                        _ => format!(
+                            "its schema was changed here, and the original changed {}",
+                            there()?
+                        ),
                     };
-                    self.conflict(item, what);
+                    self.conflict(item, &what);
                 }
             }
         }
@@ -220,6 +229,29 @@ impl Merge<'_> {
             after,
         });
         Ok(())
+    }
+
+    /// What the original changed in a table or view, in words: it goes where the sandbox's version is taken.
+    fn changed_there(&self, name: &str) -> Result<String> {
+        let (was, now) = (self.base.tables.get(name), self.original.tables.get(name));
+        let Some((was, now)) = was.zip(now).filter(|(was, now)| was == now) else {
+            return Ok("its schema".to_owned());
+        };
+        let (was, now) = ((self.versions.base, was), (self.versions.original, now));
+        let mut counts = [0, 0, 0];
+        for delta in rows(was, now, &[ALL])? {
+            let kind = match (&delta.old, &delta.new) {
+                (None, _) => 0,
+                (_, Some(_)) => 1,
+                (_, None) => 2,
+            };
+            counts[kind] += 1;
+        }
+        let [added, changed, deleted] = counts;
+        Ok(match counts {
+            [0, 0, 0] => "its schema".to_owned(),
+            _ => format!("its rows ({added} added, {changed} changed, {deleted} deleted)"),
+        })
     }
 
     fn object(&mut self, one: &ObjectDelta) {

@@ -91,6 +91,9 @@ impl Rebase {
                 rowids: (None, None),
             };
             let is_as_made = |whole: &Row| {
+                if forms.adds_nothing(whole) {
+                    return true;
+                }
                 let fresh = fresh.get_or_init(|| FreshRows::new(&forms, schemas[1]).ok());
                 fresh.as_ref().is_some_and(|all| all.has(&forms, whole))
             };
@@ -183,6 +186,12 @@ impl Forms {
         self.places.iter().map(|one| row[*one].clone()).collect()
     }
 
+    /// Whether new columns of a row hold nothing: the diff does not show it then.
+    fn adds_nothing(&self, whole: &Row) -> bool {
+        let mut new = (0..whole.len()).filter(|one| !self.places.contains(one));
+        new.all(|one| whole[one] == Value::Null)
+    }
+
     /// A row of the original with what the sandbox has in the new columns, if it has the row.
     fn widened(&self, row: Row, there: Option<&(Option<i64>, Row)>) -> NewRow {
         let Some((rowid, whole)) = there else {
@@ -262,6 +271,8 @@ fn has_same_key(a: &Table, b: &Table) -> bool {
             .collect()
     };
     match (&a.identity, &b.identity) {
+        // The diff, too, tells rows of tables with numbers from those of tables without.
+        _ if a.rowid.is_some() != b.rowid.is_some() => false,
         (Identity::Key(ours), Identity::Key(theirs)) => names(a, ours) == names(b, theirs),
         // The number of a row is its key where a column is that number.
         (Identity::Rowid, Identity::Rowid) => match (a.alias, b.alias) {

@@ -196,7 +196,11 @@ impl SqliteSession {
                 ..again
             }),
             Err(StrategyError::Contradicted { path, what }) => {
-                merged.broken.push(Conflict::of(path, &what));
+                let what = format!(
+                    "'{path}' of the original does not fit into the table as it was altered here: {what}"
+                );
+                let table = path.ancestors().last().unwrap_or(path);
+                merged.broken.push(Conflict::of(table, &what));
                 Ok(merged)
             }
             // Who works in the sandbox is waited for by a commit only, which finds what it would break.
