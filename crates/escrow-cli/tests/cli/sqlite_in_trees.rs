@@ -402,3 +402,26 @@ fn junk_in_the_place_of_a_sandbox_names_the_ways_on() {
     cli.ok("rollback try");
     assert_eq!(cli.ok("diff try"), "shop.db: no changes\n");
 }
+
+/// A log that was released alone could never be taken back.
+// rule P5
+#[test]
+fn a_log_without_its_database_could_not_be_taken_back() {
+    for strategy in ["filesystem_copy", "overlay"] {
+        let (_world, cli, at) = world();
+        sql(&at, "PRAGMA journal_mode = wal");
+        cli.ok(format!(
+            "plan create try --resource app --strategy {strategy}"
+        ));
+        let script = KILLED.replace("{}", "c.commit()");
+        let statement = "UPDATE orders SET status = 'ours'";
+        let python = ["run", "--plan", "try", "--", "python3", "-c", &script];
+        let path = at.to_str().expect("a plain path");
+        cli.ok([&python[..], &[path, statement]].concat());
+        cli.ok("commit try");
+        cli.ok("undo try");
+        let status = sql(&at, "SELECT DISTINCT status FROM orders");
+        assert!(!status.contains("ours"), "{status}");
+        assert_eq!(sql(&at, "PRAGMA integrity_check"), "ok");
+    }
+}

@@ -194,12 +194,20 @@ fn databases(
             let mut steps = records.steps();
             steps.any(|step| records.below(&step).any(is_it) || is_it(step.top))
         };
+        let database = sqlite_files::database_of(&entry.path);
         let forbids = plain_databases::forbids(
             &dir,
             &entry.path,
             now.as_ref(),
             |_| Ok(false),
-            |path, _, now| Ok(now.is_some() && !is_known(path)),
+            |path, _, there| {
+                let Some(there) = there.filter(|_| !is_known(path)) else {
+                    return Ok(false);
+                };
+                // A log that was released without its database is newer than that, as long as nobody brought it in.
+                let is_older = now.is_some_and(|log| there.mtime <= log.mtime);
+                Ok(database.as_ref() != Some(path) || !is_older)
+            },
         )?;
         if let Some(what) = forbids {
             found.push((entry.path, what, now));
