@@ -306,7 +306,7 @@ fn what_other_clients_wrote_is_not_taken_along() {
     );
     shop.sql("CREATE INDEX theirs ON s.n (t)");
     has(&conflict(&shop, "commit drops"), ["theirs"]);
-    shop.cli.fails("commit drops --on-conflict ours", 3);
+    shop.cli.fails("commit drops --on-conflict ours", 4);
     shop.sql("DROP INDEX s.theirs; UPDATE s.n SET t = 'more'");
     has(&conflict(&shop, "commit drops"), ["s.n"]);
     shop.sql("UPDATE s.n SET t = 'in s'; CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 3'");

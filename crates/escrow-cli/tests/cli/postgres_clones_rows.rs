@@ -470,3 +470,28 @@ fn a_commit_of_nothing_could_not_be_undone() {
     shop.cli.ok("cleanup try");
     shop.assert_nothing_left();
 }
+
+/// A row that both sides added was offered, where the sandbox gave the table a column, as one that `ours` settles.
+// rule C15, C10
+#[test]
+fn a_row_that_both_added_to_an_altered_table_is_left_to_the_original_or_refused() {
+    let shop = Shop::with_clones(true);
+    let url = shop.clone_plan("try");
+    inside(
+        &url,
+        "INSERT INTO items (id, name, price) VALUES (900, 'ours', 1); ALTER TABLE items ADD COLUMN note text; UPDATE items SET note = 'x' WHERE id = 2",
+    );
+    shop.sql("INSERT INTO items (id, name, price) VALUES (900, 'theirs', 1)");
+    for line in [
+        "commit try --on-conflict ours --dry-run",
+        "commit try --on-conflict ours",
+    ] {
+        let run = shop.cli.run(line);
+        assert_eq!(run.status, 4, "{}", run.stdout_text());
+    }
+    shop.cli.ok("commit try --on-conflict theirs --dry-run");
+    shop.cli.ok("commit try --on-conflict theirs");
+    let rows = "SELECT id, name, note FROM items WHERE id IN (2, 900) ORDER BY 1";
+    assert_eq!(shop.sql(rows), "2|item 2|x\n900|theirs|");
+    shop.assert_nothing_left();
+}

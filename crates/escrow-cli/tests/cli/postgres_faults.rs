@@ -33,6 +33,8 @@ fn a_holder_or_a_server_that_dies_is_said_and_nothing_is_pretended() {
     assert_eq!(inside(&url, "SELECT sum(price) FROM items"), "315.0");
     assert_eq!(changes(&shop.cli, "try"), [""; 0]);
     inside(&url, "UPDATE items SET price = 0");
+    // What was compared once is shown again for as long as nobody works on, and no longer than the transaction is there.
+    assert_ne!(changes(&shop.cli, "try"), [""; 0]);
     shop.server.stop();
     has(&shop.cli.fails("diff try", 1), ["is gone"]);
     shop.cli.fails("rollback try", 5);

@@ -2,7 +2,7 @@
 
 use super::{Error, Kind};
 use crate::model::text::Location;
-use crate::model::{Choice, JournaledWork, PlanState};
+use crate::model::{Choice, Conflict, JournaledWork, PlanState};
 use crate::run::RunError;
 use crate::store::{LostRecords, StoreError};
 use crate::strategy::StrategyError;
@@ -101,7 +101,8 @@ impl Error {
             Self::Forward { work: JournaledWork::Commit, failed, unknown, .. } => {
                 let mut hints = Vec::new();
                 for (resource, at, _) in unknown {
-                    hints.push(format!("look whether '{at}' holds the changes of the plan; then `escrow recover --outcome {resource}=done`, or `{resource}=not_done`"));
+                    hints.push(format!("`escrow recover` asks '{at}' again: run it once that can be reached"));
+                    hints.push(format!("only where it cannot tell even then: look whether it holds the changes of the plan, and say so by `escrow recover --outcome {resource}=done`, or `{resource}=not_done`"));
                 }
                 if !failed.is_empty() {
                     hints.push("`escrow recover` goes on as soon as the cause is gone; nothing is taken back any more, and nothing is lost".into());
@@ -177,7 +178,14 @@ impl Error {
                 match conflicts.iter().max_by_key(|(_, one)| one.choice) {
                     Some((resource, one)) if one.choice == Choice::Neither => format!("no side of '{resource}:{}' can be taken alone: change it in the sandbox or in the original, and commit then", one.path),
                     Some((resource, one)) if one.choice == Choice::Theirs => format!("`escrow commit --on-conflict theirs` keeps the original's versions; `ours` does not settle '{resource}:{}'", one.path),
-                    _ => "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's, `merge` merges text files line by line".into(),
+                    _ => {
+                        let is_file = |(_, one): &(String, Conflict)| one.ours.is_some() || one.theirs.is_some();
+                        let merge = match conflicts.iter().any(is_file) {
+                            true => ", `merge` merges text files line by line",
+                            false => "",
+                        };
+                        format!("`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's{merge}")
+                    }
                 },
             ],
             Self::Unexpected { plan, .. } => {

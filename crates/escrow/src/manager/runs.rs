@@ -109,7 +109,12 @@ impl Manager {
         self.activate(&views)?;
         let attached = self.attach()?;
         let spec = self.spec(plan, &views, request, &entry, &attached, None)?;
-        let (_, not_passed) = self.variables(plan, request)?;
+        let (_, mut not_passed) = self.variables(plan, request)?;
+        let is_set = |name: &String| {
+            let mut set = spec.environment.iter().map(|(name, _)| name.as_bytes());
+            set.any(|one| one == name.as_bytes())
+        };
+        not_passed.retain(|name| !is_set(name));
         let limits = request.limits.or(self.settings_of(plan)?.run.limits);
         self.record("run", Some(plan.id), &line(&request.command), || {
             let how = (request.output, limits);
@@ -252,9 +257,16 @@ impl Manager {
         }
     }
 
-    /// The environment of a command: what it gets of the caller's, what the configuration sets, and what was asked for.
-    fn environment(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<Variables> {
-        let (mut environment, withheld) = self.variables(plan, request)?;
+    /// The environment of a command: what it gets of the caller's, what the configuration sets, and what was asked for. Sandboxes `set`
+    /// others: of these the caller's are not missed.
+    fn environment(
+        &self,
+        plan: &Plan,
+        request: &RunRequest<'_>,
+        set: &[&[u8]],
+    ) -> Result<Variables> {
+        let (mut environment, mut withheld) = self.variables(plan, request)?;
+        withheld.retain(|name| !set.contains(&name.as_bytes()));
         if !withheld.is_empty() {
             self.notice(not_passed(&withheld));
         }
@@ -350,7 +362,7 @@ impl Manager {
         }
         let mut command = program(&request.command[0]);
         command.args(&request.command[1..]).env_clear();
-        command.envs(self.environment(plan, request)?);
+        command.envs(self.environment(plan, request, &[])?);
         let (_, not_passed) = self.variables(plan, request)?;
         self.record("run", Some(plan.id), &line(&request.command), || {
             let exit = unconfined(command, &directory, request.output, &*self.options.console)?;
@@ -547,7 +559,8 @@ impl Manager {
         }
         let unique = SandboxId::new(&*self.options.origin).to_string();
         let socket = Location::from(Path::new(SOCKETS).join(unique.trim_start_matches("sbx_")));
-        let mut environment = self.environment(plan, request)?;
+        let set: Vec<&[u8]> = variables.iter().map(|(name, _)| name.as_bytes()).collect();
+        let mut environment = self.environment(plan, request, &set)?;
         if variables
             .iter()
             .any(|(name, _)| name.as_bytes() == b"PGHOST")

@@ -124,13 +124,9 @@ impl Preview {
             .iter()
             .filter(|change| matches!(change.detail, Detail::Row(_)));
         let rows: HashSet<&ResourcePath> = rows.map(|change| &change.path).collect();
-        // What they have stays, and so do the directories it lies in. A row of theirs lies in the sandbox's form of the table as well,
-        // unless that would break it.
-        let held = self
-            .conflicts
-            .iter()
-            .filter(|one| !one.choice.is_free() || !rows.contains(&one.path));
-        let standing: HashSet<ResourcePath> = held.flat_map(|one| one.path.ancestors()).collect();
+        // What they have stays, and so do the directories it lies in. A row of theirs lies in the sandbox's form of the table as well.
+        let held = contested.iter().filter(|path| !rows.contains(*path));
+        let standing: HashSet<ResourcePath> = held.flat_map(|path| path.ancestors()).collect();
         for change in changes {
             let removes = change.new.is_none() || change.kind == ChangeKind::TypeChanged;
             if removes && standing.contains(&change.path) {

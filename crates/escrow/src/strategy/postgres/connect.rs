@@ -492,10 +492,15 @@ impl Connection {
 
     /// Takes what the server says by itself; anything else answers nothing that was asked, and no answer can be trusted then.
     pub(super) fn settle(&mut self) -> PgResult<()> {
-        let mut said = [PollFd::new(&self.link, PollFlags::IN)];
-        let spoke = poll(&mut said, Some(&Timespec::default())).map_err(io::Error::from)?;
-        if spoke > 0 && !self.incoming.fill(&mut self.link)? {
-            return Err(PgError::link("the server closed the connection"));
+        loop {
+            let mut said = [PollFd::new(&self.link, PollFlags::IN)];
+            let spoke = poll(&mut said, Some(&Timespec::default())).map_err(io::Error::from)?;
+            // A server that ends at once says so, and closes the connection behind that.
+            match spoke > 0 && !self.incoming.fill(&mut self.link)? {
+                true => return Err(PgError::link("the server closed the connection")),
+                false if spoke == 0 => break,
+                false => {}
+            }
         }
         while let Some(frame) = self.incoming.next()? {
             match frame.kind {

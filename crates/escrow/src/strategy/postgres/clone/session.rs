@@ -31,7 +31,7 @@ use crate::event::Observer;
 use crate::fs::{Dir, atomic_file, owned, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
-use crate::model::{Change, Conflict, DiffView, PlanId, ResourceId, ResourcePath};
+use crate::model::{Change, Choice, Conflict, DiffView, PlanId, ResourceId, ResourcePath};
 
 /// An empty clone, in which it is seen what the SQL of a commit makes of definitions.
 pub(super) const SHAPE: &str = "shape";
@@ -277,7 +277,7 @@ impl CloneSession {
         strict: bool,
     ) -> Result<(Vec<Conflict>, usize, Vec<Seen>)> {
         let databases = &self.databases;
-        let mut conflicts = self.moved_definitions(ddl)?;
+        let mut conflicts: Vec<Conflict> = self.moved_definitions(ddl)?;
         let mut original = databases.original.look(&databases.original.server)?;
         refused::check(&mut original, "the original")?;
         for one in &found.rows.frozen {
@@ -289,6 +289,9 @@ impl CloneSession {
                 conflicts.push(Conflict::of(table_item(&one.table.shown()), what));
             }
         }
+        // No choice between rows settles what became of definitions.
+        let definitions = std::mem::take(&mut conflicts).into_iter();
+        conflicts.extend(definitions.map(|one| one.choosing(Choice::Neither)));
         let (settled, mut seen) = (conflicts.len(), Vec::new());
         for (number, of) in found.rows.tables.iter().enumerate() {
             let rows = found.rows.changed.iter();
@@ -296,7 +299,8 @@ impl CloneSession {
                 .filter(|one| one.swap.table as usize == number)
                 .collect();
             if let Some(what) = misfit(&mut original, of).map_err(compared)? {
-                conflicts.push(Conflict::of(table_item(&of.table.shown()), what));
+                let conflict = Conflict::of(table_item(&of.table.shown()), what);
+                conflicts.push(conflict.choosing(Choice::Theirs));
                 seen.extend(rows.iter().map(|_| Seen::Unclear));
                 continue;
             }
@@ -337,11 +341,13 @@ impl CloneSession {
                     (_, None, _) => "the original has another row of this key",
                     _ => "the row was changed in the original too",
                 };
-                conflicts.push(Conflict::of(found.rows.change(one).path, what));
-                seen.push(match comparable {
-                    true => Seen::Other(there),
-                    false => Seen::Unclear,
-                });
+                let conflict = Conflict::of(found.rows.change(one).path, what);
+                let (choice, row) = match comparable {
+                    true => (Choice::Either, Seen::Other(there)),
+                    false => (Choice::Theirs, Seen::Unclear),
+                };
+                conflicts.push(conflict.choosing(choice));
+                seen.push(row);
             }
         }
         if strict {
