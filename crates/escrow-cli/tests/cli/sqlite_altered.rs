@@ -47,10 +47,10 @@ fn a_migration_was_in_conflict_with_every_row_of_the_original() {
 fn a_row_that_both_changed_is_a_conflict_in_an_altered_table_too() {
     for (side, wanted) in [
         ("ours", "1|ann|A@x|@ann\n2|bob|b@x|@bob\n3|CID|C|@cid"),
-        // What the sandbox deleted comes back without what it had in the new column.
+        // Nothing of the sandbox is in what is left to the original.
         (
             "theirs",
-            "1|ann|z@x|@ann\n2|bob|b@x|@bob\n3|CID|C|@cid\n4|dan|D|",
+            "1|ann|z@x|\n2|bob|b@x|@bob\n3|CID|C|@cid\n4|dan|D|",
         ),
     ] {
         let (_world, cli, at) = planned(USERS);
@@ -332,4 +332,41 @@ fn a_row_that_is_left_to_the_original_leaves_the_migration() {
     sql(&at, "DELETE FROM d WHERE id = 5");
     cli.ok("commit try --on-conflict theirs");
     assert_eq!(sql(&at, "SELECT * FROM d"), "6|9|5");
+}
+
+/// The row of the sandbox lent its new columns to the original's row of the same key.
+// rule Q2, C10
+#[test]
+fn a_row_that_is_left_to_the_original_has_nothing_of_the_sandbox() {
+    let (_world, cli, at) =
+        planned("CREATE TABLE c (id INTEGER PRIMARY KEY, name); INSERT INTO c VALUES (1, 'a')");
+    sql(
+        &inner(&cli),
+        "ALTER TABLE c ADD COLUMN iban TEXT DEFAULT 'none'; INSERT INTO c VALUES (2, 'mine', 'DE-MINE')",
+    );
+    sql(&at, "INSERT INTO c VALUES (2, 'theirs')");
+    assert_eq!(conflicts(&cli)[0].0, "c/2");
+    cli.ok("commit try --on-conflict theirs");
+    assert_eq!(sql(&at, "SELECT * FROM c"), "1|a|none\n2|theirs|none");
+}
+
+/// The row that lost what it refers to is named, not the altered table, and can be left out.
+// rule Q2, C15
+#[test]
+fn a_row_of_the_sandbox_was_taken_for_one_of_the_original() {
+    let (_world, cli, at) = planned(
+        "CREATE TABLE p (id INTEGER PRIMARY KEY, a); CREATE TABLE ch (id INTEGER PRIMARY KEY, p REFERENCES p (id)); \
+         INSERT INTO p VALUES (1, 'x'), (2, 'y')",
+    );
+    sql(
+        &inner(&cli),
+        "ALTER TABLE p ADD COLUMN c; INSERT INTO ch VALUES (9, 2)",
+    );
+    sql(&at, "DELETE FROM p WHERE id = 2");
+    let found = conflicts(&cli);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].0, "ch/9");
+    cli.ok("commit try --on-conflict theirs --dry-run");
+    cli.ok("commit try --on-conflict theirs");
+    assert_eq!(sql(&at, "SELECT * FROM p; SELECT * FROM ch"), "1|x|");
 }

@@ -304,29 +304,41 @@ impl Leading<'_> {
         };
         let named = |(rowid, row): (Option<i64>, Row)| references::item(child.table, rowid, &row);
         if whole(&reference.child) {
-            if let Some(row) = child.first(&is_broken)?.map(named) {
+            if let Some((rowid, row)) = child.first(&is_broken)? {
                 let parent = &reference.parent;
-                let what =
-                    format!("its row {row} refers to a row of {parent} that the original deleted");
+                let held = values(&row, &child.columns).unwrap_or_default();
+                let there = reference.parent(original, schemas.original);
+                let who = match there.map_or(Ok(false), |end| end.has(&held))? {
+                    true => "was deleted here",
+                    false => "the original deleted",
+                };
+                let row = named((rowid, row));
+                let what = format!("its row {row} refers to a row of {parent} that {who}");
                 self.conflict(table_item(&reference.child), &what);
             }
             return Ok(());
         }
-        let mut broken = child.first(|rowid, row| {
+        let broken = child.first(|rowid, row| {
             Ok(!self.touched.has(child.table, rowid, row) && is_broken(rowid, row)?)
         })?;
         let number = self.touched.number(&reference.child);
-        for swap in merged.rows.iter().filter(|one| Some(one.table) == number) {
+        let mut unled = Vec::new();
+        for (swap, item) in merged.rows.iter().zip(&merged.items) {
             if let Some(after) = &swap.after
-                && broken.is_none()
+                && Some(swap.table) == number
                 && is_broken(swap.rowid, after)?
             {
-                broken = Some((swap.rowid, after.clone()));
+                unled.push(item);
             }
         }
         if let Some(row) = broken.map(named) {
             let what = format!("{row} of the original refers to a row of it that is gone here");
             self.conflict(table_item(&reference.parent), &what);
+        }
+        for item in unled {
+            let parent = &reference.parent;
+            let what = format!("it refers to a row of {parent} that the original deleted");
+            self.conflict(item.clone(), &what);
         }
         Ok(())
     }

@@ -100,12 +100,17 @@ impl Rebase {
             // Where it is gone there, what new columns were given here is gone with it.
             let is_unchanged = delta.new == delta.old
                 && (now.is_some() || there.as_ref().is_none_or(|(_, whole)| is_as_made(whole)));
+            // What is left to the original has nothing of the sandbox, in new columns neither.
+            if theirs.contains(&item) {
+                let comes = now.map(NewRow::Narrow);
+                steps.push(Step { gone: there, comes });
+                continue;
+            }
             let becomes = match () {
                 () if is_unchanged => now,
                 () => match outcome(&forms.original, &delta, now.as_ref()) {
                     Outcome::There => now,
                     Outcome::Becomes(row) => row,
-                    Outcome::Conflict(..) if theirs.contains(&item) => now,
                     Outcome::Conflict(what, row) => {
                         conflicts.push(Conflict::of(item, &what));
                         row

@@ -458,6 +458,17 @@ impl Sandbox for SqliteSession {
             conflicts.extend(more.into_iter().filter(|one| !known.contains(&one.path)));
         }
         conflicts.sort_by(|a, b| a.path.cmp(&b.path));
+        // Of one path everything is said at once.
+        conflicts.dedup_by(|again, one| {
+            let same = again.path == one.path;
+            if same && again.what != one.what {
+                one.what = format!("{}; {}", one.what, again.what);
+            }
+            if same {
+                one.choice = one.choice.max(again.choice);
+            }
+            same
+        });
         let preview = Preview {
             diff: DiffView::new(found.changes()).into(),
             conflicts,
