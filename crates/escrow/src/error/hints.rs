@@ -177,7 +177,7 @@ impl Error {
                 "nothing was changed; both versions are where they were".into(),
                 match conflicts.iter().max_by_key(|(_, one)| one.choice) {
                     Some((resource, one)) if one.choice == Choice::Neither => format!("no side of '{resource}:{}' can be taken alone: change it in the sandbox or in the original, and commit then", one.path),
-                    Some((resource, one)) if one.choice == Choice::Theirs => format!("`escrow commit --on-conflict theirs` keeps the original's versions; `ours` does not settle '{resource}:{}'", one.path),
+                    Some((resource, one)) if one.choice == Choice::Theirs => format!("`escrow commit --on-conflict theirs` keeps the original's versions, without the sandbox's of these paths; `ours` does not settle '{resource}:{}'", one.path),
                     _ => {
                         let is_file = |(_, one): &(String, Conflict)| one.ours.is_some() || one.theirs.is_some();
                         let merge = match conflicts.iter().any(is_file) {
