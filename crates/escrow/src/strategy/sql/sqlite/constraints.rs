@@ -76,8 +76,8 @@ pub(super) fn check(
     };
     let mut before = BTreeSet::new();
     let is_whole = |name: &str| merged.plan.is_whole(name);
-    let (left, work, original) = (
-        (versions.left, schemas.work),
+    let (sandbox, work, original) = (
+        (versions.sandbox, schemas.work),
         (versions.work, schemas.work),
         (versions.original, schemas.original),
     );
@@ -89,7 +89,7 @@ pub(super) fn check(
             leading.check(&reference, followed)?;
         } else if is_whole(&reference.parent) && !followed.contains(&reference.mark(&[])) {
             // The original cannot follow it: what leads nowhere in the sandbox did so before.
-            let known = reference.broken(left.0, left.1)?;
+            let known = reference.broken(sandbox.0, sandbox.1)?;
             leading.marks.extend(known.into_iter().map(|one| one.0));
         }
     }
@@ -242,7 +242,7 @@ impl Leading<'_> {
         // What the sandbox holds so is intended, and the same rows of the original were so before. The transaction that writes looks at all
         // rows of these, too.
         if whole || !reference.alike {
-            let meant = reference.broken(versions.left, schemas.work)?;
+            let meant = reference.broken(versions.sandbox, schemas.work)?;
             self.marks.extend(meant.into_iter().map(|one| one.0));
             if is_theirs {
                 let before = reference.broken(original.0, original.1)?;
@@ -275,7 +275,7 @@ impl Leading<'_> {
         };
         if whole(&reference.child) && whole(&reference.parent) {
             // As the sandbox left them they belong together.
-            let broken = match std::ptr::eq(work, versions.left) {
+            let broken = match std::ptr::eq(work, versions.sandbox) {
                 true => Vec::new(),
                 false => reference.broken(work, schemas.work)?,
             };

@@ -24,8 +24,8 @@ use crate::strategy::{PreviewNote, unsupported};
 pub(super) struct Versions<'a> {
     pub(super) base: &'a Database,
     pub(super) work: &'a Database,
-    /// The sandbox as it was left, where `work` has changes of the original too: what leads nowhere in it is intended.
-    pub(super) left: &'a Database,
+    /// The sandbox itself, also where `work` has changes of the original too: what leads nowhere in it is intended.
+    pub(super) sandbox: &'a Database,
     pub(super) original: &'a Database,
 }
 

@@ -75,7 +75,7 @@ impl Open {
         Versions {
             base: &self.base,
             work: &self.work,
-            left: &self.work,
+            sandbox: &self.work,
             original: &self.original,
         }
     }

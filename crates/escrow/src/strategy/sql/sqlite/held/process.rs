@@ -260,7 +260,7 @@ impl Held {
         let versions = Versions {
             base: &base,
             work,
-            left: work,
+            sandbox: work,
             original: &base,
         };
         base.transaction(false, || {
