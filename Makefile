@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench torture regress conformance-posix deps docs install
+.PHONY: help demo day test lint bench torture regress conformance-posix deps docs install
 
 # mkfs.* and losetup live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
@@ -39,6 +39,10 @@ release:
 demo: ## build, then show the story so far on a throw-away world
 	@cargo build --quiet --locked -p escrow-cli
 	scripts/demo.sh
+
+day: ## build, then live a day with it on a throw-away project: every hint that is printed is typed
+	@cargo build --quiet --locked -p escrow-cli
+	scripts/day.sh
 
 test: deps ## install what the tests need, run them all, list what was skipped
 	@mkdir -p target

@@ -30,7 +30,7 @@ tell "The original has not changed by a byte. One diff shows everything that was
 run "ls app; cat app/src/main.rs"
 run "escrow diff app --patch"
 
-tell "Release the changes, look, and take them back."
+tell "Commit the changes, look, and take them back."
 run "escrow commit app -m 'a friendlier greeting' && cat app/src/main.rs && ls app"
 run "escrow undo app && cat app/src/main.rs && ls app"
 
@@ -79,7 +79,7 @@ run "escrow undo move && cat site/* api/* | sort | uniq -c"
 tell "Somebody edits the original where the agent does too: nothing is overwritten by accident."
 run "escrow plan create clash --resource ./site && echo agent | escrow write clash site page-7"
 run "echo mine > site/page-7; escrow commit clash || echo \"refused with status \$?\""
-run "escrow commit clash --on-conflict theirs; cat site/page-7"
+run "escrow commit clash --on-conflict original; cat site/page-7"
 
 tell "A path cannot climb out, whatever it is called."
 run "escrow plan create out --resource ./app; escrow read out app ../state/state.db || echo \"refused with status \$?\""

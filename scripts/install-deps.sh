@@ -62,12 +62,13 @@ modules=(
     pytest:python3-pytest
 )
 
-# packages of PyPI for the S3 server of the tests, and for gix as a library, in an environment of their own where Python does not
+# packages of PyPI for the S3 server of the tests, and for libraries that read git repositories, in an environment of their own where Python does not
 # have them
 s3_python=target/s3-python
-s3_packages=("boto3>=1.36,<2" "moto[s3]>=5.1,<6" flask flask-cors "gitoxide>=0.4,<0.5")
+s3_packages=("boto3>=1.36,<2" "moto[s3]>=5.1,<6" flask flask-cors "gitoxide>=0.4,<0.5"
+    "gitpython>=3.1,<4" "dulwich>=0.22,<2")
 has_s3() {
-    "$1" -c 'import boto3, moto.moto_server.werkzeug_app, gitoxide' 2>/dev/null
+    "$1" -c 'import boto3, moto.moto_server.werkzeug_app, gitoxide, git, dulwich' 2>/dev/null
 }
 
 # Sets `missing` (commands) and `packages` (what to install for them).

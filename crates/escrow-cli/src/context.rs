@@ -21,9 +21,9 @@ use escrow::{Plan, Resource};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 
-use crate::commands::GlobalArgs;
-use crate::error::Failure;
-use crate::ui::{self, Ui};
+use crate::commands::{GlobalArgs, show};
+use crate::error::{Failure, RECOVERY_NEEDED};
+use crate::ui::{self, PromptAnswer, Ui};
 
 /// This program again, as the way inside and for commands that ask there.
 const HELPER: &str = "/proc/self/exe";
@@ -100,9 +100,12 @@ impl Context {
         }
     }
 
-    /// The plan that was typed, or the newest open one of this directory, which is named then.
+    /// The plan that was typed, or the open one of this directory, which is named then. Of several the user chooses.
     pub(crate) fn plan(&self, typed: Option<&str>, ui: &Ui) -> Result<Plan, Failure> {
-        let plan = self.manager.resolve_plan(typed, &self.directory)?;
+        let plan = match self.manager.resolve_plan(typed, &self.directory) {
+            Err(error) => choose(error, ui)?,
+            Ok(plan) => plan,
+        };
         tell_plan(typed, &plan, ui);
         Ok(plan)
     }
@@ -123,7 +126,7 @@ impl Context {
         )
     }
 
-    /// The plan that the first word means, or the newest open one of this directory, and the words that are paths.
+    /// The plan that the first word means, or the open one of this directory, and the words that are paths.
     pub(crate) fn plan_and_paths<'a>(
         &self,
         words: &'a [OsString],
@@ -148,8 +151,11 @@ impl Context {
             return Ok((plan, &words[1..]));
         }
         // A path of the plan that is open here, if there is one.
-        match (self.plan(None, ui), named) {
-            (Ok(plan), _) => Ok((plan, words)),
+        match (self.manager.resolve_plan(None, &self.directory), named) {
+            (Err(Error::SeveralPlans { .. }), Err(named)) if !exists(&words[0]) => {
+                Err(named.into())
+            }
+            (Ok(_) | Err(Error::SeveralPlans { .. }), _) => Ok((self.plan(None, ui)?, words)),
             (Err(_), named) => Ok((named?, &words[1..])),
         }
     }
@@ -204,11 +210,62 @@ impl Context {
     }
 }
 
+/// The plan that the user chooses on a terminal where several are open; elsewhere, and for any other error, that error.
+pub(crate) fn choose(error: Error, ui: &Ui) -> Result<Plan, Failure> {
+    if let Error::SeveralPlans { plans, .. } = &error
+        && ui.asks()
+        && !ui.is_json()
+    {
+        ui.say(&format!("{} plans are open here:", plans.len()));
+        for plan in plans {
+            let made = show::timestamp(plan.created_at);
+            ui.say(&format!("  {}  made {made}", plan.name));
+        }
+        let first = plans.first().map_or("", |plan| &plan.name);
+        while let Some(PromptAnswer::Word(word)) = ui.ask(&format!("Which one, as in {first}?")) {
+            if let Some(plan) = plans.iter().find(|plan| plan.name == word) {
+                return Ok(plan.clone());
+            }
+            if word.is_empty() {
+                break;
+            }
+        }
+    }
+    Err(error.into())
+}
+
 /// Says which plan is meant where none was typed; hints are about that plan.
 fn tell_plan(typed: Option<&str>, plan: &Plan, ui: &Ui) {
     ui.about_plan(&plan.name);
     if typed.is_none() {
         ui.say(&format!("plan {}", plan.name));
+    }
+}
+
+/// Where this program lies.
+pub(crate) fn program() -> Location {
+    let found = std::env::current_exe();
+    Location::from(found.unwrap_or_else(|_| PathBuf::from("escrow")))
+}
+
+/// What is said where a file system fails under memory that is mapped from one of its files, such as that of the state.
+const BUS_ERROR: &[u8] =
+    b"error: a file system in use failed, which may be that of the state (SIGBUS)
+hint: `escrow recover` finishes or takes back what was interrupted, as soon as it works again
+";
+
+/// Ends the process with an error of its own where the kernel would kill it because a file system failed.
+#[allow(
+    unsafe_code,
+    reason = "a handler of one's own has no safe form; this one writes a line and ends the process"
+)]
+pub(crate) fn tell_bus_errors() {
+    let handle = || match rustix::io::write(rustix::stdio::stderr(), BUS_ERROR) {
+        Ok(_) | Err(_) => signal_hook::low_level::exit(RECOVERY_NEEDED.into()),
+    };
+    // SAFETY: the handler takes no lock and no memory; what it calls may be called in one.
+    match unsafe { signal_hook::low_level::register(signal_hook::consts::SIGBUS, handle) } {
+        Ok(_) | Err(_) => {}
     }
 }
 
@@ -350,6 +407,12 @@ impl Console for Terminal {
     fn files(&self) -> Option<u64> {
         files_before()
     }
+}
+
+/// Whether a user types at a terminal and reads there.
+pub(crate) fn is_typed() -> bool {
+    use std::io::IsTerminal;
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
 /// The terminal that we were started from, and whether it is ours to hand over at once: we stand in

@@ -196,14 +196,15 @@ impl Failure {
     }
 }
 
-/// Commands that take the newest plan of the directory where none is named.
-const OF_A_PLAN: [&str; 8] = [
+/// Commands that take the plan of the directory where none is named.
+const OF_A_PLAN: [&str; 9] = [
     "checkpoint create",
     "checkpoint list",
     "cleanup",
     "commit",
     "diff",
     "plan stop",
+    "restore",
     "rollback",
     "undo",
 ];
@@ -221,13 +222,16 @@ fn with_plan(hint: &str, plan: &str) -> String {
 }
 
 /// The exit code of each kind of failure.
+/// The exit status where something was interrupted and has to be brought to an end.
+pub(crate) const RECOVERY_NEEDED: u8 = 5;
+
 fn code(kind: Kind) -> ExitCode {
     ExitCode::from(match kind {
         Kind::NotFound | Kind::Busy | Kind::Unsupported | Kind::Failed => 1,
         Kind::Usage => 2,
         Kind::Denied => 3,
         Kind::Conflict => 4,
-        Kind::RecoveryNeeded => 5,
+        Kind::RecoveryNeeded => RECOVERY_NEEDED,
     })
 }
 
@@ -279,6 +283,10 @@ pub(crate) fn details(error: &Error) -> serde_json::Value {
             json!({"digest": found, "differs": differs})
         }
         Error::UnknownPlan { name } | Error::PlanExists { name } => json!({"plan": name}),
+        Error::SeveralPlans { plans, .. } => {
+            let names = plans.iter().map(|plan| &plan.name);
+            json!({"plans": names.collect::<Vec<_>>()})
+        }
         Error::UnknownResource { name, .. } => json!({"resource": name}),
         Error::Unfinished { plan, resource } | Error::NoSandbox { plan, resource, .. } => {
             json!({"plan": plan, "resource": resource})
@@ -400,9 +408,10 @@ fn lost_home(error: &Error) -> Option<PathBuf> {
 pub(crate) fn conclude(done: Result<(), Failure>, ui: &Ui) -> ExitCode {
     let failed = done.err().map(|failure| failure.report(ui));
     ui.close();
+    let lost = ui.lost_output();
     match failed {
         Some(code) => code,
-        None if ui.lost_output() => ExitCode::FAILURE,
+        None if lost => ExitCode::FAILURE,
         None => ExitCode::SUCCESS,
     }
 }

@@ -3,6 +3,7 @@
 //! One verb is one file in `commands/`; its doc comment is its help. `ui` is the only printer,
 //! `error` the only place of exit codes, `context` the only reader of the environment.
 
+mod amount;
 mod commands;
 mod context;
 mod error;
@@ -16,6 +17,7 @@ use commands::Cli;
 
 fn main() -> ExitCode {
     context::open_many();
+    context::tell_bus_errors();
     let typed = context::arguments();
     if commands::complete(&typed) {
         return ExitCode::SUCCESS;

@@ -19,6 +19,7 @@ use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
 
+pub(crate) use crate::amount::{count, size};
 use crate::context;
 use crate::error::Failure;
 
@@ -90,7 +91,10 @@ pub(crate) struct Ui {
     yes: bool,
     /// Whether data is talk, because it belongs to a question.
     aside: bool,
-    lost: Cell<bool>,
+    /// Why output could not be written.
+    lost: RefCell<Option<String>>,
+    /// Whether what was asked for is done: then a report of it that is lost is no failure.
+    pub(crate) done: Cell<bool>,
     coloured: OnceCell<bool>,
     /// What shows stdout on the terminal.
     pager: RefCell<Option<std::process::Child>>,
@@ -110,7 +114,8 @@ impl Ui {
             verbose: verbose > 0,
             yes: false,
             aside: false,
-            lost: Cell::new(false),
+            lost: RefCell::default(),
+            done: Cell::new(false),
             coloured: OnceCell::new(),
             plan: RefCell::default(),
             pager: RefCell::default(),
@@ -266,25 +271,30 @@ impl Ui {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            if self.lost.get() {
+            if self.lost.borrow().is_some() {
                 return Ok(());
             }
         }
     }
 
-    /// Notes output that could not be written, and says so once.
+    /// Notes output that could not be written.
     fn finish(&self, written: std::io::Result<()>) {
         let flushed = written.and_then(|()| ClosablePipe(std::io::stdout()).flush());
-        if let Err(error) = flushed
-            && !self.lost.replace(true)
-        {
-            self.error(&format!("cannot write the output: {error}"), &[]);
+        if let Err(error) = flushed {
+            self.lost.borrow_mut().get_or_insert(error.to_string());
         }
     }
 
-    /// Whether output was lost, so that the command failed whatever else it did.
+    /// Says that output was lost; whether the command failed with it.
     pub(crate) fn lost_output(&self) -> bool {
-        self.lost.get()
+        let (lost, done) = (self.lost.take(), self.done.get());
+        let what = lost.map(|why| format!("cannot write the output: {why}"));
+        match &what {
+            Some(what) if done => talk(&format!("warning: {what}; what was asked for is done")),
+            Some(what) => self.error(what, &[]),
+            None => {}
+        }
+        what.is_some() && !done
     }
 
     /// A line of data on stdout.
@@ -374,6 +384,17 @@ impl Ui {
     /// Whether the user asked for more.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbose && !self.json
+    }
+
+    /// A digest, or a text that ends in one: on a terminal its beginning, unless the user asked for more.
+    pub(crate) fn short(&self, digest: &str) -> String {
+        /// So many digits tell those apart that one user sees.
+        const DIGITS: usize = 12;
+        let from = digest.rfind(':').map_or(0, |at| at + 1);
+        match digest.get(..from + DIGITS) {
+            Some(short) if !self.verbose && std::io::stderr().is_terminal() => format!("{short}…"),
+            _ => digest.to_owned(),
+        }
     }
 
     /// Talk for those who asked for more.
@@ -671,18 +692,5 @@ impl Observer for Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
-    }
-}
-
-/// A number of bytes for people.
-pub(crate) fn size(bytes: u64) -> String {
-    HumanBytes(bytes).to_string()
-}
-
-/// A number and what it counts.
-pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
-    match number {
-        1 => format!("1 {one}"),
-        _ => format!("{number} {many}"),
     }
 }

@@ -10,9 +10,11 @@ use std::io::{Read, Write};
 use similar::TextDiff;
 
 use crate::error::{Error, Result};
+use crate::model::counted::is_dir;
 use crate::model::hunks::{HunkRange, is_divisible, lines};
 use crate::model::{
-    Change, ChangeKind, ChangedField, ChosenHunks, DiffView, EntryInfo, EntryKind, ResourcePath,
+    Change, ChangeKind, ChangedField, ChosenHunks, CountedChanges, DiffView, EntryInfo, EntryKind,
+    ResourcePath,
 };
 
 pub use described::described;
@@ -72,14 +74,30 @@ pub struct ChangeSummary {
     pub type_changed: usize,
     /// Paths of which only mode, owner or attributes changed.
     pub mode_changed: usize,
+    /// Directories among them, which are not counted above: but for those that came or went with what is in them.
+    pub directories: usize,
 }
 
 impl ChangeSummary {
     /// The sum of a view.
     pub fn of(view: &DiffView) -> Self {
+        Self::without(view, &CountedChanges::default())
+    }
+
+    /// The same without what is counted apart.
+    pub fn without(view: &DiffView, counted: &CountedChanges) -> Self {
         let mut summary = Self::default();
-        for change in &view.changes {
+        let parents = view.changes.iter().map(|change| &change.path);
+        let parents = parents.filter_map(|path| Some(path.split_names()?.0));
+        let parents: HashSet<&[u8]> = parents.collect();
+        let listed = view.changes.iter();
+        for change in listed.filter(|change| !counted.covers(&change.path)) {
+            let comes = matches!(change.kind, ChangeKind::Added | ChangeKind::Deleted);
             *match change.kind {
+                _ if is_dir(change) && comes && parents.contains(change.path.as_bytes()) => {
+                    continue;
+                }
+                _ if is_dir(change) => &mut summary.directories,
                 ChangeKind::Added | ChangeKind::Inserted => &mut summary.added,
                 ChangeKind::Modified | ChangeKind::Updated => &mut summary.modified,
                 ChangeKind::Deleted => &mut summary.deleted,
@@ -267,8 +285,7 @@ fn one(
     }
     let of = |facts: &EntryInfo| matches!(facts.kind, EntryKind::File | EntryKind::Symlink);
     let shown = change.new.as_ref().or(change.old.as_ref()).is_some_and(of);
-    let only_remarks =
-        change.kind == ChangeKind::ModeChanged && !change.fields.contains(&ChangedField::Mode);
+    let only_remarks = change.kind == ChangeKind::ModeChanged && git_modes(change).is_none();
     if !shown || only_remarks {
         return Ok(());
     }
@@ -391,6 +408,13 @@ fn remarks(change: &Change) -> Vec<String> {
         };
         remarks.push(format!("{} {done}", kind.word()));
     }
+    if let (Some(old), Some(new), EntryKind::File) = (&change.old, &change.new, kind) {
+        let other_bits = (old.mode ^ new.mode) & !0o111 != 0;
+        if old.mode != new.mode && (other_bits || git_modes(change).is_none()) {
+            let (old, new) = (old.mode, new.mode);
+            remarks.push(format!("mode changed from {old:04o} to {new:04o}"));
+        }
+    }
     for (field, word) in [
         (ChangedField::Owner, "owner"),
         (ChangedField::Xattrs, "attributes"),
@@ -422,9 +446,9 @@ fn header(change: &Change, a: &[u8], b: &[u8]) -> Vec<u8> {
                 line(format!("index 0000000..{EMPTY}"));
             }
         }
-        (Some(old), Some(new)) if change.fields.contains(&ChangedField::Mode) => {
-            line(format!("old mode {:06o}", git_mode(old)));
-            line(format!("new mode {:06o}", git_mode(new)));
+        (Some(_), Some(_)) if let Some((old, new)) = git_modes(change) => {
+            line(format!("old mode {old:06o}"));
+            line(format!("new mode {new:06o}"));
         }
         // Without its mode git takes the target for a file.
         (Some(old), Some(_)) if old.kind == EntryKind::Symlink => {
@@ -448,6 +472,15 @@ fn git_mode(facts: &EntryInfo) -> u32 {
         EntryKind::Symlink => 0o120_000,
         _ => 0o100_000 | u32::from(facts.mode),
     }
+}
+
+/// The two modes of a file that became executable or no longer is: git knows no other change of a mode, and refuses one.
+fn git_modes(change: &Change) -> Option<(u32, u32)> {
+    let mode = |facts: &EntryInfo| 0o100_644 | if facts.mode & 0o100 != 0 { 0o111 } else { 0 };
+    let file = |facts: &&EntryInfo| facts.kind == EntryKind::File;
+    let old = change.old.as_ref().filter(file).map(mode)?;
+    let new = change.new.as_ref().filter(file).map(mode)?;
+    (old != new).then_some((old, new))
 }
 
 enum DiffSide {

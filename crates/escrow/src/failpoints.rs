@@ -120,3 +120,61 @@ pub(crate) fn refuses(original: &std::path::Path, name: &[u8]) -> bool {
 pub(crate) const fn refuses(_original: &std::path::Path, _name: &[u8]) -> bool {
     false
 }
+
+/// How many steps a store took, which follows from the rows that it read: a line of the file that a test names when it goes.
+#[cfg(feature = "seeded-bugs")]
+pub(crate) struct Steps(
+    Option<std::path::PathBuf>,
+    std::sync::Arc<std::sync::atomic::AtomicU64>,
+);
+
+#[cfg(feature = "seeded-bugs")]
+impl Steps {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test-only switch, which must reach the program from outside"
+    )]
+    pub(crate) fn of(connection: &mut rusqlite::Connection) -> rusqlite::Result<Self> {
+        let steps = Self(
+            std::env::var_os("ESCROW_COUNT_STEPS").map(Into::into),
+            std::sync::Arc::default(),
+        );
+        if steps.0.is_some() {
+            let count = std::sync::Arc::clone(&steps.1);
+            let step = move || {
+                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                false
+            };
+            connection.progress_handler(1, Some(step))?;
+        }
+        Ok(steps)
+    }
+}
+
+#[cfg(feature = "seeded-bugs")]
+#[expect(clippy::disallowed_methods, reason = "only tests have it written")]
+impl Drop for Steps {
+    fn drop(&mut self) {
+        use std::io::Write;
+        if let Some(at) = &self.0 {
+            let file = std::fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(at);
+            let count = self.1.load(std::sync::atomic::Ordering::Relaxed);
+            file.and_then(|mut file| writeln!(file, "{count}"))
+                .expect("a test can count");
+        }
+    }
+}
+
+/// How many steps a store took: nobody asks, in what users get.
+#[cfg(not(feature = "seeded-bugs"))]
+pub(crate) struct Steps;
+
+#[cfg(not(feature = "seeded-bugs"))]
+impl Steps {
+    pub(crate) const fn of(_connection: &mut rusqlite::Connection) -> rusqlite::Result<Self> {
+        Ok(Self)
+    }
+}

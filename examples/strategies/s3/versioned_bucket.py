@@ -92,8 +92,14 @@ class Bucket:
             raise
 
     def remove(self, below):
-        """Removes every version below a prefix."""
-        for key, version, *_ in list(self.versions(below)):
+        """Removes every version below a prefix; of a bucket that does not exist there is none."""
+        try:
+            found = list(self.versions(below))
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchBucket":
+                raise
+            return
+        for key, version, *_ in found:
             self.call("delete_object", key, VersionId=version)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from escrow_plugin import Strategy
 from escrow_plugin.models import escape, unescape
 from escrow_plugin.server import Server, _pass
-from escrow_plugin.strategy import OPTIONAL, VERBS, methods
+from escrow_plugin.strategy import OPTIONAL, PARAMETERS, VERBS, methods, mistakes
 from escrow_plugin.testing import check
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "strategies" / "python"
@@ -32,6 +32,36 @@ def test_methods_are_found_without_an_instance():
             return None
 
     assert methods(Half) == ["create"]
+
+
+def test_a_method_that_cannot_be_called_is_found_without_a_call():
+    class Wrong(Strategy):
+        def create(self, plan_id, resource, bucket):
+            return None
+
+        def read(ref, path):
+            return b""
+
+        def write(self, ref, path, /, content):
+            return "added"
+
+        def diff():
+            return []
+
+        def commit(self, ref, transaction=None, **more):
+            return None
+
+        @staticmethod
+        def rollback(ref):
+            return None
+
+    found = mistakes(Wrong)
+    assert [one.split()[0] for one in found] == ["Wrong.create", "Wrong.write", "Wrong.write", "Wrong.diff"], found
+    assert "'bucket'" in found[0] and "plan_id, resource, area" in found[0]
+
+
+def test_every_method_has_its_parameters():
+    assert sorted(PARAMETERS) == sorted((*VERBS, *OPTIONAL))
 
 
 def test_a_method_gets_what_it_names():

@@ -181,6 +181,7 @@ mod tests {
             directory: Location::from("/"),
             state: PlanState::Open,
             created_at: jiff::Timestamp::UNIX_EPOCH,
+            implicit: false,
         };
         for (typed, word) in [
             ("status", ""),
@@ -197,6 +198,8 @@ mod tests {
             ("checkpoint show -- --home=x", "[\"PLAN\", \"--home=x\"]"),
             ("restore try one", "[\"PLAN\", \"one\"]"),
             ("restore one -vv", "[\"PLAN\", \"one\"]"),
+            // Its checkpoints are listed.
+            ("restore", "[\"PLAN\"]"),
         ] {
             let command = understood(&plan, typed).expect(typed);
             assert!(command.contains("\"PLAN\""), "{typed}: {command}");
@@ -209,7 +212,6 @@ mod tests {
             "inside 1 2",
             "answer PLAN",
             "restore other one",
-            "restore",
             "restore try one two",
             "restore --home=x one",
             "checkpoint create other",

@@ -38,7 +38,7 @@ enum CheckpointVerb {
 /// Save the current state of every sandbox
 #[derive(Debug, Args)]
 struct CheckpointCreateArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// What to call it
     #[arg(long, short = 'm', value_name = "LABEL")]
@@ -48,7 +48,7 @@ struct CheckpointCreateArgs {
 /// List the checkpoints of a plan, oldest first
 #[derive(Debug, Args)]
 struct CheckpointListArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
 }
 
@@ -73,6 +73,23 @@ pub(super) fn typed(
     let plan = context.plan(plan, ui)?;
     let checkpoint = context.manager.resolve_checkpoint(&plan, checkpoint)?;
     Ok((plan, checkpoint))
+}
+
+/// What to type for a checkpoint: its label where that means it alone and can be typed as it is shown, else its id.
+pub(super) fn typable(context: &Context, plan: &Plan, checkpoint: &Checkpoint) -> String {
+    let id = checkpoint.id.to_string();
+    let plain = |c: char| c.is_alphanumeric() || " ._-".contains(c);
+    let typed = |label: &&str| !label.starts_with(['-', ' ']) && label.chars().all(plain);
+    let label = checkpoint.label.as_deref().filter(typed);
+    let meant = |label: &&str| {
+        let found = context.manager.resolve_checkpoint(plan, label);
+        found.is_ok_and(|found| found.id == checkpoint.id)
+    };
+    match label.filter(meant) {
+        Some(label) if label.contains(' ') => format!("'{label}'"),
+        Some(label) => label.to_owned(),
+        None => id,
+    }
 }
 
 /// How a checkpoint is called on the screen.
@@ -135,7 +152,8 @@ impl CheckpointCreateArgs {
         ui.news(&format!("kept {}", name(&taken)));
         ui.say(&format!(
             "next: `escrow restore {} {}` returns to it",
-            plan.name, taken.id
+            plan.name,
+            typable(context, &plan, &taken)
         ));
         Ok(())
     }
@@ -144,25 +162,27 @@ impl CheckpointCreateArgs {
 impl CheckpointListArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref(), ui)?;
-        let all = context.manager.checkpoints(&plan)?;
-        if ui.is_json() {
-            let all = all.iter().map(|one| document(context, one));
-            let all: Vec<Value> = all.collect::<Result<_, _>>()?;
-            ui.document(json!({"plan": plan.name, "checkpoints": all}));
-            return Ok(());
-        }
-        if all.is_empty() {
-            ui.say(&format!("the plan {} has no checkpoints", plan.name));
-        }
-        for one in &all {
-            ui.line(&format!(
-                "{}  {}",
-                show::timestamp(one.created_at),
-                name(one)
-            ));
-        }
-        Ok(())
+        list(context, &plan, ui).map(drop)
     }
+}
+
+/// Lists the checkpoints of a plan; returns the last.
+pub(super) fn list(context: &Context, plan: &Plan, ui: &Ui) -> Result<Option<Checkpoint>, Failure> {
+    let mut all = context.manager.checkpoints(plan)?;
+    if ui.is_json() {
+        let all = all.iter().map(|one| document(context, one));
+        let all: Vec<Value> = all.collect::<Result<_, _>>()?;
+        ui.document(json!({"plan": plan.name, "checkpoints": all}));
+        return Ok(None);
+    }
+    if all.is_empty() {
+        ui.say(&format!("the plan {} has no checkpoints", plan.name));
+    }
+    for one in &all {
+        let made = show::timestamp(one.created_at);
+        ui.line(&format!("{made}  {}", name(one)));
+    }
+    Ok(all.pop())
 }
 
 impl CheckpointNameArgs {

@@ -16,7 +16,7 @@ use crate::ui::{Ui, count};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow cleanup try")]
 pub(crate) struct CleanupArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// Count what cannot be found as removed
     #[arg(long)]
@@ -29,7 +29,7 @@ impl CleanupArgs {
         let unreleased = unreleased(context, &plan, ui);
         for one in &unreleased {
             ui.say(&format!(
-                "not released, and removed with the sandbox: {one}"
+                "not committed, and removed with the sandbox: {one}"
             ));
         }
         let question = format!(
@@ -63,7 +63,7 @@ impl CleanupArgs {
     }
 }
 
-/// What the sandboxes hold that was never released, a line for each. What cannot be looked at, or may not be, is removed
+/// What the sandboxes hold that was never committed, a line for each. What cannot be looked at, or may not be, is removed
 /// all the same, and that is said.
 fn unreleased(context: &Context, plan: &Plan, ui: &Ui) -> Vec<String> {
     let found = match context.manager.quick_diff(plan) {

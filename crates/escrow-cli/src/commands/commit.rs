@@ -1,4 +1,4 @@
-//! `escrow commit`: releases all changes of a plan, or the selected part, or nothing.
+//! `escrow commit`: commits all changes of a plan, or the selected part, or nothing.
 
 use clap::{Args, ValueEnum};
 use escrow::commit::{CommitPreview, CommitTerms, MemberPreview, check_expected};
@@ -6,7 +6,7 @@ use escrow::diff::ChangeSummary;
 use escrow::error::{Error, Kind};
 use escrow::manager::{CommitReport, CommitRequest};
 use escrow::model::text::escape;
-use escrow::model::{Expected, PlanDigest, WholeDirs};
+use escrow::model::{CountedChanges, Expected, PlanDigest, WholeDirs};
 use escrow::policy::select::{ReleasePattern, ReleaseSelection};
 use escrow::strategy::OnConflict;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::error::{Failure, reasons};
 use crate::ui::{Tone, Ui, paint};
 
-/// Release everything that a plan's sandboxes changed, or nothing
+/// Commit everything that a plan's sandboxes changed, or nothing
 ///
 /// All resources of the plan change together: an error, a crash or a power cut in the middle leaves every one
 /// of them wholly old or wholly new. Where an original changed meanwhile, on a path that the sandbox changed
@@ -27,30 +27,30 @@ use crate::ui::{Tone, Ui, paint};
 ///
 /// Afterwards the sandboxes are gone; `escrow undo` takes the commit back.
 ///
-/// With `--only` and `--exclude` a part is released, with the same care. The rest stays in the sandboxes
-/// and the plan stays open; a later `escrow commit` releases it. A pattern is `PATH-GLOB` or
+/// With `--only` and `--exclude` a part is committed, with the same care. The rest stays in the sandboxes
+/// and the plan stays open; a later `escrow commit` commits it. A pattern is `PATH-GLOB` or
 /// `RESOURCE:PATH-GLOB`, as in a policy; what it names it takes with everything below. A new file brings the
 /// new directories it lies in, and a directory goes only together with everything in it. A pattern that covers
 /// no change is an error.
 ///
-/// With `--expect` what is released has this digest, which `escrow diff` and `--dry-run` print, or nothing is
-/// released (exit 4), whatever `--on-conflict` says. What is compared is what was staged, which nothing changes
-/// any more. Of a part, or with `--on-conflict theirs` or `merge`, take the digest of a `--dry-run` with the same options.
+/// With `--expect` what is committed has this digest, which `escrow diff` and `--dry-run` print, or nothing is
+/// committed (exit 4), whatever `--on-conflict` says. What is compared is what was staged, which nothing changes
+/// any more. Of a part, or with `--on-conflict original` or `merge`, take the digest of a `--dry-run` with the same options.
 /// At a terminal the question is bound in the same way to what was shown.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow commit try -m 'new greeting'\n  escrow commit try --dry-run\n  \
-        escrow commit try --on-conflict theirs\n  \
+        escrow commit try --on-conflict original\n  \
         escrow commit try --expect \"$(escrow diff try --json | jq -r .digest)\"\n  \
         escrow commit try --only 'src/**' --only 'app:docs/*.md' --exclude '**/*.log'"
 )]
 pub(crate) struct CommitArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// Why, in your words; kept in the log
     #[arg(long, short, value_name = "TEXT")]
     message: Option<String>,
-    /// Release only what this covers; can be repeated
+    /// Commit only what this covers; can be repeated
     #[arg(long, value_name = "PATTERN")]
     only: Vec<String>,
     /// Leave in the sandboxes what this covers; can be repeated
@@ -59,7 +59,7 @@ pub(crate) struct CommitArgs {
     /// Show what would happen, and what contradicts it; change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Release exactly what has this digest, or nothing
+    /// Commit exactly what has this digest, or nothing
     #[arg(long, value_name = "DIGEST")]
     expect: Option<String>,
     /// Which version counts where both sides changed a path
@@ -74,7 +74,7 @@ pub(crate) struct CommitArgs {
     /// Wait for a command that runs inside the plan to end, instead of refusing
     #[arg(long)]
     wait: bool,
-    /// Release what the sandboxes hold now, while a command runs inside: it is paused until everything is staged, then
+    /// Commit what the sandboxes hold now, while a command runs inside: it is paused until everything is staged, then
     /// goes on. The plan stays open
     #[arg(long, conflicts_with = "wait")]
     live: bool,
@@ -85,9 +85,11 @@ pub(super) enum OnConflictArg {
     /// Neither: nothing is committed
     Abort,
     /// The sandbox's; the original's is kept for undo
-    Ours,
+    #[value(alias = "ours")]
+    Sandbox,
     /// The original's; the sandbox's is left out
-    Theirs,
+    #[value(alias = "theirs")]
+    Original,
     /// Both, in text files of which they changed different lines; where that cannot be done nothing is committed
     Merge,
 }
@@ -97,8 +99,8 @@ impl OnConflictArg {
         CommitTerms {
             on_conflict: match self {
                 Self::Abort | Self::Merge => OnConflict::Abort,
-                Self::Ours => OnConflict::Ours,
-                Self::Theirs => OnConflict::Theirs,
+                Self::Sandbox => OnConflict::Ours,
+                Self::Original => OnConflict::Theirs,
             },
             merge: matches!(self, Self::Merge),
             ..CommitTerms::default()
@@ -131,7 +133,8 @@ impl CommitArgs {
             let progress = ui.progress("waiting for the command inside");
             context.manager.wait_quiet(&plan, &progress)?;
         }
-        let mut expected = self.expect.map(Expected::Digest);
+        let expected = self.expect.map(|typed| whole_digest(typed, &plan.name));
+        let mut expected = expected.transpose()?.map(Expected::Digest);
         let (manager, select) = (&context.manager, &selection);
         let failed = |error: Error| Failure::from(error).about("committed");
         // What is not what was expected is said before anything is shown, asked or run.
@@ -144,14 +147,14 @@ impl CommitArgs {
             Ok::<_, Failure>(preview)
         };
         if self.dry_run {
-            return show_preview(&plan.name, &look()?, terms, ui);
+            return show_preview(context, &plan.name, &look()?, terms, ui);
         }
         manager.validations(&plan).map_err(failed)?;
         context.tell_notices(ui);
         if ui.asks() {
             let preview = look()?;
-            show_report(&preview, terms, &ui.aside(), false);
-            let question = format!("Release the plan {} into the originals?", plan.name);
+            show_report(context, &preview, terms, &ui.aside(), false);
+            let question = format!("Commit the plan {} into the originals?", plan.name);
             if !ui.confirm(&question) {
                 return Err(Failure::failed("nothing was committed").about("committed"));
             }
@@ -177,9 +180,20 @@ impl CommitArgs {
             ui.document(document);
             return Ok(());
         }
-        show_report(&released.preview, terms, ui, true);
+        show_report(context, &released.preview, terms, ui, true);
         show_next(&plan.name, &released, self.live, &log_head, ui);
         Ok(())
+    }
+}
+
+/// Refuses the beginning of a digest, which a terminal shows: another plan could be made to have the same.
+fn whole_digest(typed: String, plan: &str) -> Result<String, Failure> {
+    match typed.ends_with('…') {
+        true => Err(
+            Failure::usage(format!("'{typed}' is only the beginning of a digest"))
+                .hint(format!("`escrow diff -v {plan}` shows the whole")),
+        ),
+        false => Ok(typed),
     }
 }
 
@@ -190,7 +204,7 @@ pub(super) fn warn_left(released: &CommitReport, ui: &Ui) {
     }
 }
 
-/// Where the log ends after a release, and what can be done next.
+/// Where the log ends after a commit, and what can be done next.
 pub(super) fn show_next(plan: &str, released: &CommitReport, live: bool, log_head: &str, ui: &Ui) {
     let members = released.preview.members.iter();
     let changed: Vec<_> = members.filter(|member| !member.diff.is_empty()).collect();
@@ -203,10 +217,10 @@ pub(super) fn show_next(plan: &str, released: &CommitReport, live: bool, log_hea
     if live {
         ui.say(&format!("the plan {plan} stays open"));
     } else if released.preview.left() > 0 {
-        ui.say(&format!("`escrow commit {plan}` releases the rest"));
+        ui.say(&format!("`escrow commit {plan}` commits the rest"));
     }
     if changes {
-        ui.say(&format!("log: {log_head}"));
+        ui.say(&format!("log: {}", ui.short(log_head)));
     }
     match lasting.is_empty() {
         true if changes => ui.say(&format!("undo with `escrow undo {plan}`")),
@@ -231,6 +245,7 @@ pub(super) fn patterns(typed: &[String]) -> Result<Vec<ReleasePattern>, Failure>
 }
 
 fn show_preview(
+    context: &Context,
     plan: &str,
     preview: &CommitPreview,
     terms: CommitTerms,
@@ -241,9 +256,9 @@ fn show_preview(
         document["dry_run"] = json!(true);
         ui.document(document);
     } else {
-        show_report(preview, terms, ui, false);
+        show_report(context, preview, terms, ui, false);
         if let Some(digest) = preview.digest.as_ref().and_then(PlanDigest::text) {
-            ui.say(&format!("digest: {digest}"));
+            ui.say(&format!("digest: {}", ui.short(&digest)));
         }
         ui.say("nothing was changed");
     }
@@ -297,13 +312,23 @@ fn member(one: &MemberPreview) -> Value {
 }
 
 /// What a person reads at a glance.
-pub(super) fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, done: bool) {
-    for one in &preview.members {
+pub(super) fn show_report(
+    context: &Context,
+    preview: &CommitPreview,
+    terms: CommitTerms,
+    ui: &Ui,
+    done: bool,
+) {
+    let by_git = |one: &MemberPreview| context.manager.ignored_by_git(&one.at, &one.diff);
+    let by_git: Vec<CountedChanges> = preview.members.iter().map(by_git).collect();
+    for (one, by_git) in preview.members.iter().zip(&by_git) {
         let name = paint(Tone::Strong, &one.resource);
+        let sum = show::sum_without(&one.diff, by_git);
+        let what = show::heads(sum, by_git, &one.ignored).join("; ");
         let what = match (one.diff.is_empty(), done) {
-            (true, _) => "no changes".to_owned(),
-            (false, true) => format!("committed: {}", show::sum(&one.diff)),
-            (false, false) => format!("would commit: {}", show::sum(&one.diff)),
+            (true, _) => what,
+            (false, true) => format!("committed: {what}"),
+            (false, false) => format!("would commit: {what}"),
         };
         ui.line(&format!("{name}: {what}"));
         if !one.left.is_empty() {
@@ -328,15 +353,15 @@ pub(super) fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, 
             let word = match terms.on_conflict {
                 one if !conflict.is_settled_by(one) => paint(Tone::Bad, "conflict"),
                 OnConflict::Abort => paint(Tone::Bad, "conflict"),
-                OnConflict::Ours => paint(Tone::Careful, "ours"),
-                OnConflict::Theirs => paint(Tone::Careful, "theirs"),
+                OnConflict::Ours => paint(Tone::Careful, "sandbox"),
+                OnConflict::Theirs => paint(Tone::Careful, "original"),
             };
             ui.line(&format!("  {word}  {}  {}", conflict.path, conflict.what));
         }
     }
-    for one in &preview.members {
-        let dirs = WholeDirs::of(&one.diff);
-        for line in show::later_lines(&one.resource, &one.runs_later, &dirs, ui) {
+    for (one, by_git) in preview.members.iter().zip(&by_git) {
+        let folds = (&WholeDirs::of(&one.diff), by_git);
+        for line in show::later_lines(&one.resource, &one.runs_later, folds, ui) {
             ui.line(&line);
         }
     }

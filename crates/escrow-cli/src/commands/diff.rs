@@ -6,12 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use escrow::diff::{self, ChangeSummary, PatchOptions, Rename};
+use escrow::diff::{self, ChangeSummary, PatchOptions, Rename, VersionContents};
 use escrow::error::Error;
-use escrow::manager::{PlanDiff, ResourceDiff};
+use escrow::manager::{ComparedSides, PlanComparison, PlanDiff, ResourceDiff, SandboxView};
 use escrow::model::text::{escape, escape_text};
 use escrow::model::{
-    Change, ChangeKind, ChangedField, Detail, DiffView, EntryInfo, ResourcePath, WholeDirs,
+    Change, ChangeKind, ChangedField, CountedChanges, Detail, DiffView, EntryInfo, ResourcePath,
+    WholeDirs,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,29 +26,31 @@ use crate::ui::{Tone, Ui, count, paint, size};
 /// Show everything that a plan's sandboxes changed
 ///
 /// Lists what differs from the originals and nothing else: a file that was only read, touched or
-/// written with the same bytes is not a change.
+/// written with the same bytes is not a change. Files are compared with what the sandbox began from: where the original
+/// moved on too, the path says *changed on both sides*, `--base` shows what the original changed there, and `--original`
+/// compares with the original as it is now.
 ///
-/// The digest covers everything that would be released: paths, contents, modes, owners, attributes and link
+/// The digest covers everything that would be committed: paths, contents, modes, owners, attributes and link
 /// targets. It is the same for every caller, until something of that changes, and `escrow commit --expect DIGEST`
-/// releases exactly that or nothing. `--name-status`, `--name-only`, `--since`, `--scratch` and paths make none.
+/// commits exactly that or nothing. `--name-status`, `--name-only`, `--since`, `--scratch` and paths make none.
 #[derive(Debug, Default, Args)]
 #[command(
     override_usage = "escrow diff [OPTIONS] [PLAN] [PATH]...",
-    after_help = "Examples:\n  escrow diff try --patch | less\n  escrow diff try src\n  \
+    after_help = "Examples:\n  escrow diff try --patch | less\n  escrow diff try src\n  escrow diff try --against second\n  \
         escrow commit try --expect \"$(escrow diff try --json | jq -r .digest)\""
 )]
 pub(crate) struct DiffArgs {
-    /// The plan (the newest open one of this directory if left out), and paths: only changes at or below one of them
+    /// The plan (the open one of this directory if left out), and paths: only changes at or below one of them
     #[arg(value_name = "[PLAN] PATH")]
     words: Vec<OsString>,
     /// Only this resource
     #[arg(long, short, value_name = "RESOURCE")]
     resource: Option<OsString>,
     /// One line for each change, with sizes, and a sum (the default). A directory that is new or gone as a whole, with
-    /// much in it, is one line
+    /// much in it, is one line, and what git ignores is counted
     #[arg(long, group = "form")]
     stat: bool,
-    /// Name everything in such directories too
+    /// Name everything in such directories, and what git ignores
     #[arg(long, conflicts_with_all = ["name_status", "name_only", "patch", "binary", "word_diff"])]
     all: bool,
     /// One letter and one path for each change: A added, M modified, D deleted, T other type,
@@ -74,7 +77,13 @@ pub(crate) struct DiffArgs {
     /// which at least half of the lines are the same
     #[arg(long, short = 'M', conflicts_with = "name_only")]
     find_renames: bool,
-    /// What changed since this checkpoint, instead of what would be released
+    /// What the original changed since the sandbox was made, at paths that both sides changed
+    #[arg(long, conflicts_with_all = ["original", "against", "since", "scratch"])]
+    base: bool,
+    /// Compare with the original as it is now, also where both sides changed a path
+    #[arg(long, conflicts_with_all = ["against", "since", "scratch"])]
+    original: bool,
+    /// What changed since this checkpoint, instead of what would be committed
     #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["resource", "patch", "binary", "word_diff", "find_renames", "scratch"])]
     since: Option<String>,
     /// Until this checkpoint instead of now
@@ -83,6 +92,9 @@ pub(crate) struct DiffArgs {
     /// What commands wrote into the home directory; it is thrown away, never committed
     #[arg(long, conflicts_with_all = ["resource", "patch", "binary", "word_diff", "find_renames"])]
     scratch: bool,
+    /// Compare with another plan, such as a fork, instead of the originals: what would change if that plan became this one
+    #[arg(long, value_name = "PLAN", conflicts_with_all = ["since", "scratch"])]
+    against: Option<String>,
 }
 
 impl DiffArgs {
@@ -109,10 +121,16 @@ impl DiffArgs {
             binary: _,
             word_diff: _,
             find_renames: _,
+            base: _,
+            original: _,
             since: _,
             until: _,
             scratch: _,
+            against,
         } = &self;
+        if against.is_some() {
+            return Err("other plans cannot be looked at inside a run".to_owned());
+        }
         // What a path names outside is not told inside.
         let (typed, paths) = words.split_at(words.len().min(1));
         if !paths.is_empty() {
@@ -141,27 +159,49 @@ impl DiffArgs {
         let checkpoint = |typed: &String| context.manager.resolve_checkpoint(&plan, typed);
         let since = self.since.as_ref().map(checkpoint).transpose()?;
         let until = self.until.as_ref().map(checkpoint).transpose()?;
-        let mut found = match &since {
-            Some(since) => context.manager.since(&plan, since, until.as_ref())?,
-            None => context.manager.diff(&plan, only.as_ref())?,
+        let other = self.against.as_deref();
+        let other = other.map(|other| {
+            context
+                .manager
+                .resolve_plan(Some(other), &context.directory)
+        });
+        let mut compared = match other.transpose()? {
+            Some(other) => Some(context.manager.against(&plan, &other, only.as_ref())?),
+            None => None,
         };
+        let mut found = match (&mut compared, &since) {
+            (Some(compared), _) => {
+                for (resource, why) in &compared.left_out {
+                    ui.notice(&format!("{resource}: {why}"));
+                }
+                compared.take()
+            }
+            (None, Some(since)) => context.manager.since(&plan, since, until.as_ref())?,
+            (None, None) => context.manager.diff(&plan, only.as_ref())?,
+        };
+        found = found.comparing(match (self.base, self.original) {
+            (true, _) => ComparedSides::BaseToOriginal,
+            (_, true) => ComparedSides::OriginalToSandbox,
+            _ => ComparedSides::BaseToSandbox,
+        })?;
         if !paths.is_empty() {
             keep_below(&mut found, paths)?;
         }
         // A list of names reads no content.
-        let whole = since.is_none() && paths.is_empty();
+        let whole = since.is_none() && compared.is_none() && paths.is_empty() && !self.base;
         let digest = match whole && !self.name_status && !self.name_only {
             true => context.manager.digest(&found)?.text(),
             false => None,
         };
         let diffs = &found.resources;
+        let sides = (&found, compared.as_ref());
         // The form for people has them unless nothing tells them.
         let lists = !self.name_status && !self.name_only && !ui.is_json();
         let found_renames = |one: &ResourceDiff| match since.is_none()
             && one.view.resource.root().is_some()
             && (self.find_renames || lists)
         {
-            true => diff::renames(&one.diff, &context.manager.contents(&found, &one.view)?),
+            true => diff::renames(&one.diff, &*contents(context, sides, &one.view)?),
             false => Ok(BTreeMap::new()),
         };
         if ui.is_json() {
@@ -172,7 +212,9 @@ impl DiffArgs {
                     false => None,
                 });
             }
-            let resources = found.resources.into_iter().zip(renames);
+            let resources = std::mem::take(&mut found.resources)
+                .into_iter()
+                .zip(renames);
             ui.long_document(DiffDocument {
                 digest,
                 plan: plan.name.to_string(),
@@ -192,15 +234,23 @@ impl DiffArgs {
                 // Lines are counted of files as they are now.
                 let files = since.is_none() && one.view.resource.root().is_some();
                 let contents = match files && !one.diff.is_empty() {
-                    true => Some(context.manager.contents(&found, &one.view)?),
+                    true => Some(contents(context, sides, &one.view)?),
                     false => None,
                 };
-                let lines = |change: &Change| match &contents {
-                    Some(contents) => diff::line_counts(change, contents),
-                    None => Ok(None),
+                // Of what the sandbox began from nothing is known there.
+                let unknown = |change: &Change| {
+                    !self.original && one.both_sides.get(&change.path) == Some(&None)
                 };
-                let ignored = |dirs: &[ResourcePath]| context.manager.ignored_dirs(&one.view, dirs);
-                stat(one, &found_renames(one)?, (&lines, &ignored), self.all, ui)?;
+                let lines = |change: &Change| match &contents {
+                    Some(contents) if !unknown(change) => diff::line_counts(change, &**contents),
+                    _ => Ok(None),
+                };
+                let by_git = match self.all {
+                    true => CountedChanges::default(),
+                    false => (context.manager).ignored_by_git(&one.view.resource.at, &one.diff),
+                };
+                stat(one, &found_renames(one)?, (&lines, &by_git), self.all, ui)?;
+                show::obstacles(one, &plan.name, ui);
             }
             show_report(digest, ui);
             return Ok(());
@@ -221,16 +271,46 @@ impl DiffArgs {
             }
             match (patch, self.name_only) {
                 (true, _) => {
-                    let contents = context.manager.contents(&found, &one.view)?;
-                    diff::patch(&one.diff, &contents, &options, &mut out)?;
+                    for change in &one.diff.changes {
+                        let remark = match one.both_sides.get(&change.path) {
+                            None => continue,
+                            Some(None) if !self.original => {
+                                "changed on both sides, compared with the original as it is now"
+                            }
+                            Some(_) => "changed on both sides",
+                        };
+                        writeln!(out, "# {remark}: {}", change.path).map_err(Error::Output)?;
+                    }
+                    diff::patch(
+                        &one.diff,
+                        &*contents(context, sides, &one.view)?,
+                        &options,
+                        &mut out,
+                    )?;
                 }
                 (_, true) => diff::name_only(&one.diff, &mut out)?,
                 _ => diff::name_status(&one.diff, &found_renames(one)?, &mut out)?,
             }
         }
         out.flush().map_err(Error::Output)?;
+        diffs
+            .iter()
+            .for_each(|one| show::obstacles(one, &plan.name, ui));
         show_report(digest, ui);
         Ok(())
+    }
+}
+
+/// Where the bytes of both sides come from: sandbox and original, or the sandboxes of two plans.
+fn contents<'a>(
+    context: &'a Context,
+    (found, compared): (&'a PlanDiff, Option<&'a PlanComparison>),
+    view: &'a SandboxView,
+) -> Result<Box<dyn VersionContents + 'a>, Error> {
+    let manager = &context.manager;
+    match compared {
+        Some(compared) => manager.contents_against(compared, view),
+        None => manager.contents_of(found, view),
     }
 }
 
@@ -262,7 +342,7 @@ fn keep_below(found: &mut PlanDiff, paths: &[OsString]) -> Result<(), Failure> {
 /// The digest, beside the data.
 fn show_report(digest: Option<String>, ui: &Ui) {
     if let Some(digest) = digest {
-        ui.say(&format!("digest: {digest}"));
+        ui.say(&format!("digest: {}", ui.short(&digest)));
     }
 }
 
@@ -297,8 +377,16 @@ struct DiffDocument {
 /// Those of a resource. Each becomes JSON when it is written: there may be many.
 #[derive(Serialize)]
 struct ResourceDocument {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    both_sides: Vec<Value>,
     #[serde(serialize_with = "show::changes")]
     changes: DiffView,
+    /// What `diff.ignore` leaves out.
+    #[serde(
+        skip_serializing_if = "DiffView::is_empty",
+        serialize_with = "show::changes"
+    )]
+    ignored: DiffView,
     #[serde(skip_serializing_if = "Option::is_none")]
     renames: Option<Vec<Value>>,
     resource: String,
@@ -308,12 +396,18 @@ struct ResourceDocument {
 
 impl ResourceDocument {
     fn new((of, renames): (ResourceDiff, Option<Vec<Value>>)) -> Self {
+        let both_sides = of
+            .both_sides
+            .iter()
+            .map(|(path, base)| show::with_path(path, json!({"base_known": base.is_some()})));
         Self {
+            both_sides: both_sides.collect(),
             renames,
             resource: of.view.resource.name.to_string(),
             strategy: of.view.sandbox.reference.strategy_name.to_string(),
             summary: ChangeSummary::of(&of.diff),
             changes: of.diff,
+            ignored: of.ignored,
         }
     }
 }
@@ -329,35 +423,29 @@ type LineCounts = Option<(usize, usize)>;
 
 type CountLines<'a> = &'a dyn Fn(&Change) -> escrow::Result<LineCounts>;
 
-/// Which of some directories git ignores.
-type FindIgnored<'a> = &'a dyn Fn(&[ResourcePath]) -> Vec<ResourcePath>;
-
 /// The default form: for people.
 fn stat(
     one: &ResourceDiff,
     renames: &BTreeMap<ResourcePath, Rename>,
-    (line_counts, ignored): (CountLines<'_>, FindIgnored<'_>),
+    (line_counts, by_git): (CountLines<'_>, &CountedChanges),
     all: bool,
     ui: &Ui,
 ) -> Result<(), Failure> {
     let name = paint(Tone::Strong, &one.view.resource.name);
-    if one.diff.is_empty() {
-        ui.line(&format!("{name}: no changes"));
-        return Ok(());
-    }
-    ui.line(&format!("{name}: {}", show::sum(&one.diff)));
+    let sum = show::sum_without(&one.diff, by_git);
+    let mut heads = show::heads(sum, by_git, &one.ignored).into_iter();
+    ui.line(&format!("{name}: {}", heads.next().unwrap_or_default()));
+    heads.for_each(|line| ui.line(&format!("  {line}")));
     let mut rows = Rows::default();
     let dirs = match all {
         true => WholeDirs::default(),
         false => WholeDirs::of(&one.diff),
     };
-    let folds = one.diff.changes.iter().map(|change| &change.path);
-    let folds = folds.filter(|path| dirs.folded(path).is_some()).cloned();
-    let ignored = ignored(&folds.collect::<Vec<_>>());
     let (mut counted, moved) = (0, diff::moved_from(renames));
     for change in &one.diff.changes {
         let goes = change.kind == ChangeKind::Deleted && moved.contains(&change.path);
-        if goes || dirs.hides(&change.path) || !rows.show(change, ui) {
+        let hidden = dirs.hides(&change.path) || by_git.covers(&change.path);
+        if goes || hidden || !rows.show(change, ui) {
             continue;
         }
         if let Some(rename) = renames.get(&change.path) {
@@ -384,11 +472,7 @@ fn stat(
         };
         let folded = dirs.folded(&change.path).map(|dir| {
             let files = count(dir.files as u64, "file", "files");
-            let ignored = match ignored.contains(&change.path) {
-                true => ", ignored by git",
-                false => "",
-            };
-            format!("{files}, {}{ignored}", size(dir.bytes))
+            format!("{files}, {}", size(dir.bytes))
         });
         let mut detail = folded.unwrap_or_else(|| detail(change));
         if counted < COUNTED
@@ -396,6 +480,10 @@ fn stat(
         {
             counted += 1;
             detail = format!("+{plus} -{minus}, {detail}");
+        }
+        if one.both_sides.contains_key(&change.path) {
+            let more = if detail.is_empty() { "" } else { ", " };
+            detail = format!("{detail}{more}changed on both sides");
         }
         let path = format!("{}{slash}", shown_path(&change.path));
         match detail.is_empty() {

@@ -183,6 +183,7 @@ fn show_report(collected: &GarbageReport, dry_run: bool, ui: &Ui) {
                 ui.verbose(&text);
             }
             (LeftoverKind::Open, Some(plan)) => *open.entry(plan).or_default() += one.bytes,
+            (LeftoverKind::Cache, _) => ui.verbose(&text),
             _ => ui.say(&text),
         }
     }
@@ -191,7 +192,7 @@ fn show_report(collected: &GarbageReport, dry_run: bool, ui: &Ui) {
         ui.say(&format!("kept undo data of {plan}  {bytes}: {why}"));
     }
     if !undo.is_empty() {
-        ui.say("  until then `escrow undo PLAN` can undo such a commit");
+        ui.say("  until then `escrow undo PLAN` can undo such a commit; `escrow gc --older-than 0s` removes it at once");
     }
     for (plan, bytes) in &open {
         ui.say(&format!(

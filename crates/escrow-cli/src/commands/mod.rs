@@ -27,15 +27,19 @@ mod restore;
 mod review;
 mod rollback;
 mod run;
+mod run_ask;
+mod run_plan;
 mod sandbox;
 mod shell;
 pub(crate) mod show;
 mod sql;
 mod status;
 mod strategy;
+mod summary;
 mod trust;
 mod types;
 mod undo;
+mod uninstall;
 mod write;
 
 pub(crate) use completions::complete;
@@ -146,6 +150,7 @@ enum Command {
     Resource(resource::ResourceArgs),
     Type(types::TypeArgs),
     Init(init::InitArgs),
+    Uninstall(uninstall::UninstallArgs),
     Trust(trust::TrustArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -221,11 +226,15 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
             | Command::Gc(_)
             | Command::Cleanup(_)
             | Command::Rollback(_)
+            | Command::Uninstall(_)
     );
     let context = Context::open(global, lenient).map_err(|failure| match &command {
         Command::Gc(args) => args.without_state(failure),
         _ => failure,
     });
+    if let Command::Uninstall(args) = &command {
+        return args.run(context?, ui);
+    }
     let done = context.and_then(|context| with_notices(command, &context, ui));
     match runs {
         // Its own failures must not look like those of the command.
@@ -239,8 +248,13 @@ fn with_notices(command: Command, context: &Context, ui: &Ui) -> Result<(), Fail
         ui.verbose(&format!("configuration: {file}"));
     }
     context.tell_notices(ui);
+    // What they are asked for is what they print.
+    let prints = matches!(command, Command::Path(_) | Command::Sql(_));
     let done = with_state(command, context, ui);
     context.tell_notices(ui);
+    if context.manager.has_changed() && !prints {
+        ui.done.set(true);
+    }
     done
 }
 
@@ -275,6 +289,7 @@ fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failur
         Command::Type(args) => args.run(context, ui),
         Command::Trust(args) => args.run(context, ui),
         Command::Init(_)
+        | Command::Uninstall(_)
         | Command::Completions(_)
         | Command::Man(_)
         | Command::Reference(_)

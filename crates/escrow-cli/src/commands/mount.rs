@@ -10,7 +10,7 @@ use escrow::run::{Output, RunOutcome};
 use escrow::{Plan, Resource};
 use serde_json::json;
 
-use super::run;
+use super::{run_ask, summary};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
@@ -25,7 +25,7 @@ use crate::ui::Ui;
     after_help = "Examples:\n  mkdir look && escrow mount look -- code --wait look\n  escrow mount --plan try --resource app /mnt -- bash"
 )]
 pub(crate) struct MountArgs {
-    /// The plan; the newest open one of this directory if left out
+    /// The plan; the open one of this directory if left out
     #[arg(long, value_name = "PLAN")]
     plan: Option<String>,
     /// The resource, by name or path; can be left out where the plan has one
@@ -114,9 +114,9 @@ pub(super) fn end(
         found => Some(found?),
     };
     if let Some(found) = &found {
-        run::summarize(found, ui);
+        summary::summarize(context, found, None, ui);
         if found.resources.iter().any(|one| !one.diff.is_empty()) {
-            run::next(ui, plan);
+            run_ask::next(ui, plan);
         }
     }
     if ui.is_json() {
@@ -124,7 +124,7 @@ pub(super) fn end(
             "plan": plan.name,
             "plan_id": plan.id,
             "exit_status": status,
-            "changes": found.as_ref().map(run::changes),
+            "changes": found.as_ref().map(summary::changes),
         }));
     }
     match status {

@@ -18,7 +18,7 @@ use crate::ui::Ui;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  escrow open try\n  VISUAL='code --wait' escrow open try app")]
 pub(crate) struct OpenArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// The resource, by name or path; can be left out where the plan has one
     resource: Option<OsString>,

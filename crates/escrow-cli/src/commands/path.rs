@@ -24,7 +24,7 @@ use crate::ui::Ui;
         cd \"$(escrow path try app)\"  # a copy or a snapshot"
 )]
 pub(crate) struct PathArgs {
-    /// Plan (the newest open one of this directory if left out), resource, and a path in it
+    /// Plan (the open one of this directory if left out), resource, and a path in it
     #[arg(num_args = 1..=3, required = true, value_name = "[PLAN] RESOURCE [PATH]")]
     words: Vec<OsString>,
 }

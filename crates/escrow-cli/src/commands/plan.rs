@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use escrow::Plan;
 use escrow::manager::PlanView;
-use escrow::model::units;
+use escrow::model::{PlanState, units};
 use serde_json::{Value, json};
 
 use super::cleanup::CleanupArgs;
@@ -13,7 +14,7 @@ use super::show;
 use super::status::{disk_fields, disk_words};
 use crate::context::Context;
 use crate::error::Failure;
-use crate::ui::{Tone, Ui, paint};
+use crate::ui::{Tone, Ui, count, paint};
 
 /// Begin, list and end plans
 #[derive(Debug, Args)]
@@ -26,7 +27,7 @@ pub(crate) struct PlanArgs {
 #[derive(Debug, Subcommand)]
 enum PlanVerb {
     Create(PlanCreateArgs),
-    /// List all plans
+    /// List the plans that are open or over; with -v also those of which nothing is left
     List,
     Show(PlanShowArgs),
     Fork(PlanForkArgs),
@@ -56,7 +57,7 @@ struct PlanCreateArgs {
 /// Show a plan and its sandboxes
 #[derive(Debug, Args)]
 struct PlanShowArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// Measure what it takes on disk; this looks at every file of it
     #[arg(long)]
@@ -70,7 +71,7 @@ struct PlanShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow plan fork try second --at chk_01k9")]
 struct PlanForkArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// The name of the new plan; made from the current directory if left out
     name: Option<String>,
@@ -94,7 +95,7 @@ struct PlanRenameArgs {
 /// Each process is asked to end (SIGTERM); what is left after the time is killed. The sandboxes stay as they are.
 #[derive(Debug, Args)]
 struct PlanStopArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// How long they have to end, as in 30s
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s")]
@@ -220,17 +221,30 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
         ui.say("there are no plans; `escrow plan create --resource .` begins one");
         return Ok(());
     }
-    let rows = views.iter().map(|view| {
+    let undoable = context.manager.undoable_plans()?;
+    let undoable = |plan: &Plan| undoable.iter().any(|one| one.id == plan.id);
+    let is_shown = |view: &&PlanView| ui.is_verbose() || view.plan.state != PlanState::CleanedUp;
+    let rows: Vec<_> = views.iter().filter(is_shown).collect();
+    let gone = views.len() - rows.len();
+    let rows = rows.into_iter().map(|view| {
         let resources = view.sandboxes.iter().map(|one| one.resource.name.as_str());
         [
             view.plan.name.clone(),
-            view.plan.state.to_string(),
+            show::state(&view.plan, undoable(&view.plan)),
             resources.collect::<Vec<_>>().join(" "),
             show::timestamp(view.plan.created_at),
             view.plan.id.to_string(),
         ]
     });
-    ui.table(["NAME", "STATE", "RESOURCES", "CREATED", "ID"], rows);
+    if gone < views.len() {
+        ui.table(["NAME", "STATE", "RESOURCES", "CREATED", "ID"], rows);
+    }
+    if gone > 0 {
+        let plans = count(gone as u64, "plan that was", "plans that were");
+        ui.say(&format!(
+            "{plans} cleaned up: `escrow plan list -v` lists them too"
+        ));
+    }
     Ok(())
 }
 
@@ -252,10 +266,11 @@ impl PlanShowArgs {
             return Ok(());
         }
         let plan = &view.plan;
+        let undoable = context.manager.undoable_plans()?;
         ui.line(&format!(
             "plan {} is {}",
             paint(Tone::Strong, &plan.name),
-            plan.state
+            show::state(plan, undoable.iter().any(|one| one.id == plan.id))
         ));
         ui.line(&format!(
             "  {}  made {} in {}",

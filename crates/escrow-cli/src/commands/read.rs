@@ -23,7 +23,7 @@ use crate::ui::Ui;
     after_help = "Example:\n  escrow read try app src/main.rs\n  escrow read try app ./-name-with-a-dash"
 )]
 pub(crate) struct ReadArgs {
-    /// Plan (the newest open one of this directory if left out), resource, path in it
+    /// Plan (the open one of this directory if left out), resource, path in it
     #[arg(num_args = 2..=3, required = true, value_name = "[PLAN] RESOURCE PATH")]
     words: Vec<OsString>,
 }

@@ -18,13 +18,14 @@ use crate::ui::Ui;
 /// others work: one whose process is alive is left alone.
 ///
 /// A commit past its point of no return only goes forward: what failed is tried again. Where it is not known whether a
-/// step was carried out, it waits until `--outcome` says so; look at the resource first.
+/// step was carried out, it waits until `--outcome` says so; look at the resource first. If nothing was done for good yet,
+/// `not_done` takes everything back.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow recover\n  escrow recover --outcome mail=done --outcome registry=not_done"
 )]
 pub(crate) struct RecoverArgs {
-    /// What became of a step whose outcome is not known: carried out, or not (it is then tried again)
+    /// What became of a step whose outcome is not known: carried out, or not (the rest is then taken back; what was prepared is tried again)
     #[arg(long, value_name = "RESOURCE=done|not_done", value_parser = outcome)]
     outcome: Vec<(String, Outcome)>,
 }

@@ -27,7 +27,7 @@ pub(crate) struct ResourceArgs {
 #[derive(Debug, Subcommand)]
 enum ResourceVerb {
     Add(ResourceAddArgs),
-    /// List the resources, those of the configuration among them
+    /// List the resources that have a name or are in use by an open plan, those of the configuration among them
     List,
     /// Show a resource
     Show(ResourceNameArgs),
@@ -145,7 +145,12 @@ fn one((document, [name, kind, strategy, at]): &ResourceEntry, before: &str, ui:
 }
 
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
-    let mut entries: Vec<ResourceEntry> = context.manager.resources()?.iter().map(known).collect();
+    let mut entries: Vec<ResourceEntry> = context
+        .manager
+        .resources_in_use()?
+        .iter()
+        .map(known)
+        .collect();
     for resource in &context.manager.settings().resources {
         if entries.iter().all(|(_, [name, ..])| *name != resource.name) {
             entries.push(declared(context, resource));

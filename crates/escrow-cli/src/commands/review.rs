@@ -1,4 +1,4 @@
-//! `escrow review`: walks through a plan on a full screen, and releases exactly what was marked there.
+//! `escrow review`: walks through a plan on a full screen, and commits exactly what was marked there.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
@@ -10,7 +10,7 @@ use escrow::Plan;
 use escrow::commit::{CommitTerms, check_expected};
 use escrow::diff::{self, FileHunks, PatchOptions, VersionContents};
 use escrow::error::Error;
-use escrow::manager::{CommitRequest, PlanDiff};
+use escrow::manager::{CommitRequest, ComparedSides, PlanDiff};
 use escrow::model::text::harmless;
 use escrow::model::{Change, DiffView, EntryKind, Expected, PlanDigest};
 use escrow::policy::select::{ReleasePattern, ReleaseSelection};
@@ -23,25 +23,26 @@ use ratatui::widgets::{Block, List, ListItem, ListState, Paragraph};
 
 use super::commit::{OnConflictArg, show_next, show_report, warn_left};
 use super::diff::DiffArgs;
+use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Walk through a plan on the whole screen, mark files and hunks, and release what was marked
+/// Walk through a plan on the whole screen, mark files and hunks, and commit what was marked
 ///
 /// The changes are on the left, the one that is chosen on the right; of a conflict, both versions side by side. What is
-/// released is what was shown, or nothing; what was not marked stays in the sandboxes, and the plan open. Without a
+/// committed is what was shown, or nothing; what was not marked stays in the sandboxes, and the plan open. Without a
 /// terminal it is the same as `escrow diff`.
 ///
 /// Of a text file of which only the content changed single hunks can be marked. Where something is to be validated, and of
 /// every other change, it is the whole file: no validation would have seen what some hunks leave of it.
 ///
 /// Keys: up and down (or j and k) choose, space marks, a marks all or none, tab goes to the hunks of a file and back, left and
-/// right scroll, r releases, q leaves.
+/// right scroll, c commits, q leaves.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow review try -m 'the parser only'")]
 pub(crate) struct ReviewArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// Why, in your words; kept in the log
     #[arg(long, short, value_name = "TEXT")]
@@ -52,6 +53,15 @@ pub(crate) struct ReviewArgs {
 }
 
 impl ReviewArgs {
+    /// Of a plan, without a message.
+    pub(super) fn of(plan: &str) -> Self {
+        Self {
+            plan: Some(plan.to_owned()),
+            message: None,
+            on_conflict: OnConflictArg::Abort,
+        }
+    }
+
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref(), ui)?;
         if ui.is_json() || !ui.is_terminal() || !ui.asks() {
@@ -65,7 +75,7 @@ impl ReviewArgs {
         let ended = screen.walk(&mut terminal);
         ratatui::restore();
         match ended? {
-            false => Err(Failure::failed("nothing was released").about("committed")),
+            false => Err(Failure::failed("nothing was committed").about("committed")),
             true => screen.release(self.message.as_deref(), ui),
         }
     }
@@ -79,9 +89,11 @@ struct Row {
     conflict: Option<String>,
     /// Its hunks as they were shown, where they can be marked.
     hunks: Option<FileHunks>,
+    /// One row stands for all that git ignores: for these changes of the resource, in a line.
+    folded: Option<(Vec<usize>, String)>,
 }
 
-/// What of a change is to be released.
+/// What of a change is to be committed.
 #[derive(PartialEq)]
 enum Mark {
     Nothing,
@@ -146,7 +158,7 @@ struct Screen<'a> {
     shown: Option<ShownRow>,
     /// The hunk that is chosen, while it is hunks that are walked through.
     hunk: Option<usize>,
-    /// Something is to be validated, so files are released as a whole.
+    /// Something is to be validated, so files are committed as a whole.
     validated: bool,
 }
 
@@ -159,6 +171,13 @@ impl<'a> Screen<'a> {
         let everything = ReleaseSelection::default();
         let preview = manager.preview_part(&plan, terms, &everything, false)?;
         let found = manager.diff(&plan, None)?;
+        // What is marked is released into the original as it is now.
+        let mut found = found.comparing(ComparedSides::OriginalToSandbox)?;
+        for one in &mut found.resources {
+            one.diff
+                .changes
+                .retain(|change| show::submodule(change).is_none());
+        }
         let mut rows = Vec::new();
         for (number, one) in found.resources.iter().enumerate() {
             let name = &one.view.resource.name;
@@ -167,18 +186,35 @@ impl<'a> Screen<'a> {
                 .iter()
                 .find(|member| member.resource == *name);
             let changes = &one.diff.changes;
+            let by_git = manager.ignored_by_git(&one.view.resource.at, &one.diff);
+            let mut folded = Vec::new();
             for (at, change) in changes.iter().enumerate() {
                 let holds = |next: &Change| next.path.lies_in(&change.path);
                 if is_dir(change) && changes.get(at + 1).is_some_and(holds) {
                     continue;
                 }
                 let conflicts = member.into_iter().flat_map(|member| &member.conflicts);
-                let conflict = conflicts.filter(|one| one.path.lies_in(&change.path));
+                let mut conflicts = conflicts.filter(|one| one.path.lies_in(&change.path));
+                let conflict = conflicts.next().map(|one| one.what.clone());
+                if conflict.is_none() && by_git.covers(&change.path) {
+                    folded.push(at);
+                    continue;
+                }
                 rows.push(Row {
                     at: (number, at),
                     mark: Mark::Nothing,
-                    conflict: conflict.map(|one| one.what.clone()).next(),
+                    conflict,
                     hunks: None,
+                    folded: None,
+                });
+            }
+            if let Some(first) = folded.first() {
+                rows.push(Row {
+                    at: (number, *first),
+                    mark: Mark::Nothing,
+                    conflict: None,
+                    hunks: None,
+                    folded: Some((folded, by_git.line("ignored by git"))),
                 });
             }
         }
@@ -204,7 +240,7 @@ impl<'a> Screen<'a> {
         &self.found.resources[resource].diff.changes[change]
     }
 
-    /// Until the user leaves; `true` to release what is marked.
+    /// Until the user leaves; `true` to commit what is marked.
     fn walk(&mut self, terminal: &mut ratatui::DefaultTerminal) -> Result<bool, Failure> {
         let refused =
             |error: std::io::Error| Failure::failed(format!("cannot use the terminal: {error}"));
@@ -267,7 +303,7 @@ impl<'a> Screen<'a> {
                     self.choose(1);
                 }
             }
-            KeyCode::Char('r') => self.asks = self.rows.iter().any(Row::is_marked),
+            KeyCode::Char('c' | 'r') => self.asks = self.rows.iter().any(Row::is_marked),
             _ => {}
         }
         None
@@ -307,7 +343,15 @@ impl<'a> Screen<'a> {
         let (change, view) = (self.change(at), &self.found.resources[at.0].view);
         let contents = self.context.manager.contents(&self.found, view)?;
         let row = &self.rows[chosen];
-        let hunks = match row.conflict.is_some() || self.validated || row.hunks.is_some() {
+        let listed = row.folded.as_ref().map(|(folded, _)| {
+            let all = folded.iter().map(|one| self.change((at.0, *one)));
+            all.map(|one| Line::raw(format!("{} {}", one.kind.letter(), one.path)))
+        });
+        let hunks = match listed.is_some()
+            || row.conflict.is_some()
+            || self.validated
+            || row.hunks.is_some()
+        {
             true => None,
             // What cannot be read is said by the patch.
             false => FileHunks::of(change, &contents).ok().flatten(),
@@ -318,6 +362,7 @@ impl<'a> Screen<'a> {
         };
         let mut starts = Vec::new();
         let columns = match (&row.conflict, row.hunks.as_ref().or(hunks.as_ref())) {
+            _ if listed.is_some() => vec![folded(listed.into_iter().flatten(), width)],
             (Some(what), _) if file(&change.old) && file(&change.new) => {
                 let theirs = version("the original", what, contents.original(&change.path));
                 let ours = version("the sandbox", what, contents.sandbox(&change.path));
@@ -373,7 +418,7 @@ impl<'a> Screen<'a> {
                 count => format!(", {count} of them in part"),
             };
             return format!(
-                "Release {marked} of {all} changes{in_part}? y releases, any other key goes back"
+                "Commit {marked} of {all} changes{in_part}? y commits, any other key goes back"
             );
         }
         let hunks = self.shown.as_ref().map_or(0, |shown| shown.hunks.len());
@@ -383,7 +428,7 @@ impl<'a> Screen<'a> {
             None => String::new(),
         };
         format!(
-            "{marked} of {all} marked  {hunks}space: mark  a: all  r: release  q: leave  arrows: move, scroll"
+            "{marked} of {all} marked  {hunks}space: mark  a: all  c: commit  q: leave  arrows: move, scroll"
         )
     }
 
@@ -394,18 +439,25 @@ impl<'a> Screen<'a> {
             Mark::Whole => "[x]",
             Mark::Hunks(_) => "[~]",
         };
-        let mut path = change.path.to_string();
+        let (kind, mut path) = match &row.folded {
+            None => (
+                format!("{} ", change.kind.letter()),
+                change.path.to_string(),
+            ),
+            Some((_, line)) => (String::new(), line.clone()),
+        };
         if self.found.resources.len() > 1 {
             path = format!(
                 "{}:{path}",
                 self.found.resources[resource].view.resource.name
             );
         }
-        let mut words = vec![Span::raw(format!("{mark} {} {path}", change.kind.letter()))];
-        if row.conflict.is_some() {
-            let word = Span::styled("  conflict", Style::new().fg(Color::Red));
-            words.push(word);
-        }
+        let mut words = vec![Span::raw(format!("{mark} {kind}{path}"))];
+        let both = &self.found.resources[resource].both_sides;
+        let both = both.contains_key(&change.path);
+        let red = |word| Span::styled(word, Style::new().fg(Color::Red));
+        words.extend(row.conflict.is_some().then(|| red("  conflict")));
+        words.extend(both.then(|| red(", changed on both sides")));
         ListItem::new(Line::from(words))
     }
 
@@ -435,11 +487,12 @@ impl<'a> Screen<'a> {
 
     /// What is marked: each path, and each directory in which everything is; of some files only some hunks.
     fn selection(&self) -> ReleaseSelection {
-        let marks: HashMap<(usize, usize), bool> = self
-            .rows
-            .iter()
-            .map(|row| (row.at, row.is_marked()))
-            .collect();
+        let marks = self.rows.iter().flat_map(|row| {
+            let folded = row.folded.iter().flat_map(|(folded, _)| folded);
+            let all = folded.map(|one| (row.at.0, *one)).chain([row.at]);
+            all.map(|at| (at, row.is_marked()))
+        });
+        let marks: HashMap<(usize, usize), bool> = marks.collect();
         let mut selection = ReleaseSelection::default();
         for (number, one) in self.found.resources.iter().enumerate() {
             let changes = &one.diff.changes;
@@ -465,7 +518,7 @@ impl<'a> Screen<'a> {
         selection
     }
 
-    /// Releases what is marked, if everything still is as it was shown.
+    /// Commits what is marked, if everything still is as it was shown.
     fn release(&self, message: Option<&str>, ui: &Ui) -> Result<(), Failure> {
         let (manager, plan) = (&self.context.manager, &self.plan);
         let failed = |error: Error| Failure::from(error).about("committed");
@@ -487,7 +540,7 @@ impl<'a> Screen<'a> {
         let released = released.map_err(failed)?;
         self.context.tell_notices(ui);
         warn_left(&released, ui);
-        show_report(&released.preview, self.terms, ui, true);
+        show_report(self.context, &released.preview, self.terms, ui, true);
         show_next(&plan.name, &released, false, &manager.log_head()?, ui);
         Ok(())
     }
@@ -501,7 +554,7 @@ fn panes(area: Rect) -> [Rect; 3] {
     [left, right, bottom]
 }
 
-/// Lines that fit into a pane of this width: what does not fit is not seen, and would be released all the same.
+/// Lines that fit into a pane of this width: what does not fit is not seen, and would be committed all the same.
 fn folded(lines: impl IntoIterator<Item = Line<'static>>, width: u16) -> Vec<Line<'static>> {
     // Between the two lines of the frame.
     let width = usize::from(width.saturating_sub(2)).max(1);

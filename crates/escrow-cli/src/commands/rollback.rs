@@ -11,8 +11,8 @@ use crate::ui::Ui;
 
 /// Discard what a plan's sandboxes changed
 ///
-/// The originals are untouched, and the sandboxes can be worked in again. One that cannot be
-/// rolled back does not stop the others.
+/// The originals are untouched, and the sandboxes can be worked in again. One without
+/// isolation has nothing to discard, and does not stop the others.
 ///
 /// With `--only` what it covers is as in the originals again, in all sandboxes or in none, and the rest stays. A pattern is
 /// as for `escrow commit --only`. Where the plan was is kept as a checkpoint.
@@ -21,7 +21,7 @@ use crate::ui::Ui;
     after_help = "Examples:\n  escrow rollback try\n  escrow rollback try --only 'docs/**' --only app:Cargo.lock"
 )]
 pub(crate) struct RollbackArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
+    /// Name, id or prefix; the open plan of this directory if left out
     plan: Option<String>,
     /// Discard only what this covers; can be repeated
     #[arg(long, value_name = "PATTERN")]
@@ -62,6 +62,9 @@ impl RollbackArgs {
         }
         for one in &discarded {
             ui.news(&format!("{}: {}", one.resource, one.message));
+        }
+        if selection.is_everything() && context.manager.keeps_discarded(&plan)? {
+            ui.say(&format!("`escrow undo {}` brings it back", plan.name));
         }
         Ok(())
     }

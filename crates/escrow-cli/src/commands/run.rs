@@ -7,20 +7,18 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use escrow::Plan;
-use escrow::commit::CommitTerms;
-use escrow::diff::{self, PatchOptions};
 use escrow::error::{Error, chain};
-use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
-use escrow::model::text::Location;
-use escrow::model::{DeniedConnection, Expected, Limits, Network, PlanDigest};
-use escrow::model::{WholeDirs, units};
+use escrow::manager::{CommitRequest, RunRequest};
+use escrow::model::{CheckpointId, Expected, Limits, Network, units};
 use escrow::run::{Agent, Output};
 use serde_json::{Value, json};
 
-use super::show;
+use super::run_ask::{AfterRun, ask, next};
+use super::run_plan::holds_changes;
+use super::{show, summary};
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::{PromptAnswer, ReportFile, Tone, Ui, paint};
+use crate::ui::{ReportFile, Ui};
 
 /// Run a command inside a plan's sandboxes
 ///
@@ -53,26 +51,26 @@ pub(crate) struct RunArgs {
 pub(crate) struct RunOptions {
     /// The plan to run in; the open one of this directory, or a new one, if left out
     #[arg(long, value_name = "PLAN")]
-    plan: Option<String>,
+    pub(super) plan: Option<String>,
     /// Begin a plan, also where one is open
     #[arg(long, conflicts_with = "plan")]
-    new: bool,
+    pub(super) new: bool,
     /// A resource of the new plan: its name, the path of a directory, file or SQLite database, or the URL of a PostgreSQL database
     /// (postgres://…); those of the project if left out
     #[arg(long, short, value_name = "RESOURCE", conflicts_with = "plan")]
-    resource: Vec<OsString>,
+    pub(super) resource: Vec<OsString>,
     /// Begin a plan of every resource: those of the project and all that were added by name
     #[arg(long, conflicts_with_all = ["plan", "resource"])]
-    all: bool,
+    pub(super) all: bool,
     /// How the sandboxes of the new plan are made
     #[arg(long, value_name = "NAME", conflicts_with = "plan")]
-    strategy: Option<String>,
-    /// Release the changes of the plan if the command succeeds
+    pub(super) strategy: Option<String>,
+    /// Commit the changes of the plan if the command succeeds; where the open plan holds changes from before, only when asked or with --plan
     #[arg(long, conflicts_with = "rollback")]
-    commit: bool,
+    pub(super) commit: bool,
     /// Discard the changes of the plan when the command has ended
     #[arg(long)]
-    rollback: bool,
+    pub(super) rollback: bool,
     /// Go to this directory first
     #[arg(short = 'C', long, value_name = "DIR")]
     pub(super) directory: Option<PathBuf>,
@@ -81,7 +79,7 @@ pub(crate) struct RunOptions {
     report: Option<PathBuf>,
     /// Make this path, as one in the home directory, part of the new plan too; can be repeated
     #[arg(long, value_name = "PATH", conflicts_with = "plan")]
-    keep: Vec<PathBuf>,
+    pub(super) keep: Vec<PathBuf>,
     /// Let the command write this path for real; can be repeated
     #[arg(long, value_name = "PATH")]
     writable: Vec<PathBuf>,
@@ -127,7 +125,7 @@ pub(crate) struct RunOptions {
     unconfined: bool,
     /// Set a variable for the command, or pass yours of this name; can be repeated
     #[arg(short, long, value_name = "NAME[=VALUE]")]
-    env: Vec<OsString>,
+    pub(super) env: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -235,8 +233,13 @@ impl RunOptions {
             true => context.manager.run_unconfined(&plan, &request),
             false => context.manager.run(&plan, &request),
         };
-        let (status, denied, not_passed) = match ended {
-            Ok(ended) => (ended.exit.status(), ended.denied, ended.not_passed),
+        let (status, denied, not_passed, before) = match ended {
+            Ok(ended) => (
+                ended.exit.status(),
+                ended.denied,
+                ended.not_passed,
+                ended.before,
+            ),
             Err(error) => {
                 session.keep_or_drop();
                 let status = match &error {
@@ -261,11 +264,11 @@ impl RunOptions {
             "denied": denied,
             "not_passed": not_passed,
         });
-        show_denied(&denied, ui);
-        let done = session.end(status, &mut answer);
+        summary::show_denied(&denied, ui);
+        let done = session.end(status, before, &mut answer);
         if ui.is_json() || self.report.is_some() {
-            answer["conflicts"] = conflicts(context, &plan);
-            let asked = match denied_questions(context, &plan, began) {
+            answer["conflicts"] = summary::conflicts(context, &plan);
+            let asked = match summary::denied_questions(context, &plan, began) {
                 Ok(asked) => asked,
                 Err(failure) => return Err(failure.beside(answer)),
             };
@@ -315,70 +318,6 @@ impl RunOptions {
             },
             ..RunRequest::new(command, &context.directory)
         }
-    }
-
-    /// The plan to run in, and whether it was made for this command.
-    fn choose_plan(&self, context: &Context, ui: &Ui) -> Result<(Plan, bool), Failure> {
-        if let Some(typed) = &self.plan {
-            let plan = context.plan(Some(typed), ui)?;
-            context.check_sandboxes(&plan)?;
-            return Ok((plan, false));
-        }
-        let begins = self.new || self.all || self.strategy.is_some();
-        let begins = begins || !self.resource.is_empty() || !self.keep.is_empty();
-        let open = match begins {
-            true => None,
-            false => context.manager.open_plan_here(&context.directory)?,
-        };
-        let Some(plan) = open else {
-            return Ok((self.make_plan(context, ui)?, true));
-        };
-        context.check_sandboxes(&plan)?;
-        // What cannot be seen may be there.
-        if self.rollback && holds_changes(context, &plan)? != Some(false) {
-            let name = &plan.name;
-            return Err(Failure::usage(format!(
-                "the open plan {name} holds changes from before, which `--rollback` would discard too"
-            ))
-            .hint(format!(
-                "`--new` runs the command in a plan of its own; `--plan {name}` discards all of it"
-            ))
-            .status(2));
-        }
-        ui.say(&format!(
-            "in the open plan {} (`--new` begins another)",
-            plan.name
-        ));
-        Ok((plan, false))
-    }
-
-    fn make_plan(&self, context: &Context, ui: &Ui) -> Result<Plan, Failure> {
-        let manager = &context.manager;
-        let (directory, mut resources) = match self.resource.is_empty() {
-            true => {
-                let project = manager.project(&context.directory, self.all)?;
-                (project.root, project.resources)
-            }
-            false => (context.directory.clone(), self.resource.clone()),
-        };
-        let keep = self.keep.iter();
-        resources.extend(keep.map(|path| context::absolute(path.as_os_str()).into()));
-        let progress = ui.progress("copying");
-        let strategy = self.strategy.as_deref();
-        let view = manager.create_plan(None, &directory, &resources, strategy, &progress)?;
-        drop(progress);
-        for one in &view.sandboxes {
-            show::warnings(one, ui);
-        }
-        // What was taken is said where it is not what the user sees around.
-        let taken: Vec<&Location> = view.sandboxes.iter().map(|one| &one.resource.at).collect();
-        let here = context::absolute(OsStr::new("."));
-        if self.resource.is_empty() && taken.iter().any(|at| at.as_path() != here) {
-            let taken: Vec<String> = taken.iter().map(ToString::to_string).collect();
-            let (name, taken) = (&view.plan.name, taken.join(", "));
-            ui.say(&format!("in the new plan {name} of {taken}"));
-        }
-        Ok(view.plan)
     }
 
     /// The variables that were typed.
@@ -440,7 +379,12 @@ impl RunSession<'_> {
     }
 
     /// What is done when the command has ended; gives the status to end with.
-    fn end(&self, status: i32, answer: &mut Value) -> Result<i32, Failure> {
+    fn end(
+        &self,
+        status: i32,
+        before: Option<CheckpointId>,
+        answer: &mut Value,
+    ) -> Result<i32, Failure> {
         let (context, ui, plan) = (self.context, self.ui, self.plan);
         let options = self.options;
         // Who may run a command need not be permitted to see what it did, and did not ask for it.
@@ -461,34 +405,49 @@ impl RunSession<'_> {
             let all = &found.resources;
             all.iter().any(|one| !one.diff.is_empty())
         });
-        seen.iter().for_each(|found| summarize(found, ui));
+        if let Some(found) = &seen {
+            // Where nothing was before, the command did all of it.
+            let before = before.filter(|_| !self.made);
+            let since = before.and_then(|before| summary::since(context, plan, before));
+            summary::summarize(context, found, since.as_ref(), ui);
+        }
         let asks = changed == Some(true) && !options.commit && !options.rollback && ui.asks();
         // What is released then is what this says.
         let mut shown = match &seen {
             Some(found) if asks => Some(context.manager.digest(found)?),
             _ => None,
         };
-        answer["changes"] = json!(seen.map(|found| changes(&found)));
+        answer["changes"] = json!(seen.map(|found| summary::changes(&found)));
         if changed.is_some() {
-            answer["scratch"] = self.show_scratch()?;
+            // Where the plan goes with this command, or may, nothing can be asked of it later.
+            let ends = asks || options.rollback || (options.commit && status == 0);
+            let stays = !ends && (changed == Some(true) || !self.made);
+            answer["scratch"] = self.show_scratch(stays)?;
         }
         let choice = match (options.rollback, options.commit && status == 0) {
             (true, _) => AfterRun::Discard,
-            (_, true) => AfterRun::Release,
+            (_, true) => AfterRun::Commit,
             _ if asks => ask(context, ui, plan, &mut shown)?,
             _ => AfterRun::Keep,
         };
         match choice {
             AfterRun::Discard => {
+                let manager = &context.manager;
                 let progress = ui.progress("discarding");
-                context.manager.rollback(plan, &progress)?;
-                answer["outcome"] = json!("discarded");
-                ui.say("discarded");
-                if self.made {
-                    context.manager.take_away_unused(plan)?;
+                // A plan that was made for this command and holds nothing is not worth keeping.
+                let nothing = changed == Some(false) && self.made;
+                if !nothing || !manager.take_away_unused(plan)? {
+                    manager.rollback(plan, &progress)?;
                 }
+                drop(progress);
+                answer["outcome"] = json!("discarded");
+                let name = &plan.name;
+                ui.say(&match manager.keeps_discarded(plan)? {
+                    true => format!("discarded; `escrow undo {name}` brings it back"),
+                    false => "discarded".to_owned(),
+                });
             }
-            AfterRun::Release => {
+            AfterRun::Commit => {
                 let expected = shown.map(Expected::Shown);
                 let request = CommitRequest {
                     expected: expected.as_ref(),
@@ -505,6 +464,7 @@ impl RunSession<'_> {
                     false => ui.say("committed"),
                 }
             }
+            AfterRun::Done => answer["outcome"] = json!("committed"),
             AfterRun::Leave => {
                 next(ui, plan);
                 return Ok(128 + signal_hook::consts::SIGINT);
@@ -520,8 +480,8 @@ impl RunSession<'_> {
         Ok(status)
     }
 
-    /// Names what was written beside the sandboxes.
-    fn show_scratch(&self) -> Result<Value, Failure> {
+    /// Names what was written beside the sandboxes; how to see it where the plan stays open.
+    fn show_scratch(&self, stays: bool) -> Result<Value, Failure> {
         let options = self.options;
         let Some(home) =
             context::user_home().filter(|_| !options.no_scratch && !options.unconfined)
@@ -541,10 +501,13 @@ impl RunSession<'_> {
             }
         };
         if !written.is_empty() {
+            let see = match stays {
+                true => format!(" (`escrow diff --scratch {}`)", self.plan.name),
+                false => String::new(),
+            };
             self.ui.say(&format!(
-                "in the home directory, never committed: {} (`escrow diff --scratch {}`)",
-                show::sum(&written),
-                self.plan.name
+                "in the home directory, never committed: {}{see}",
+                show::sum(&written)
             ));
             for line in show::largest(&written) {
                 self.ui.say(&line);
@@ -552,148 +515,4 @@ impl RunSession<'_> {
         }
         Ok(written.changes.iter().map(show::change).collect())
     }
-}
-
-/// Names the hosts that were denied.
-fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
-    for DeniedConnection {
-        host,
-        port,
-        reason,
-        count,
-    } in denied
-    {
-        let times = match count {
-            1 => String::new(),
-            count => format!(" ({count} times)"),
-        };
-        ui.say(&format!("denied: {host}:{port}{times}: {reason}"));
-    }
-}
-
-/// Whether a plan holds changes; `None` where the caller may not know.
-fn holds_changes(context: &Context, plan: &Plan) -> Result<Option<bool>, Failure> {
-    match context.manager.quick_diff(plan) {
-        Ok(found) => Ok(Some(found.resources.iter().any(|one| !one.diff.is_empty()))),
-        Err(Error::Denied { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// What was denied to those inside, or about the plan, since the command began, beside connections.
-fn denied_questions(
-    context: &Context,
-    plan: &Plan,
-    since: jiff::Timestamp,
-) -> Result<Vec<Value>, Failure> {
-    let mut all = Vec::new();
-    context.manager.each_logged(Some(plan), |one| {
-        let operation = &one.operation;
-        let asked = operation.action != "connect" && operation.started_at >= since;
-        if asked && one.outcome == "denied" {
-            all.push(json!({
-                "action": operation.action,
-                "target": operation.target,
-                "principal": operation.principal,
-                "reason": one.reason,
-            }));
-        }
-        Ok(())
-    })?;
-    Ok(all)
-}
-
-/// Where a commit would contradict the originals; none where the plan is over, or the caller may not commit it.
-fn conflicts(context: &Context, plan: &Plan) -> Value {
-    let manager = &context.manager;
-    let may = manager.check_access(manager.principal(), "commit", "*");
-    let may = may.is_ok_and(|decision| decision.permitted);
-    let preview = may.then(|| manager.preview(plan, CommitTerms::default()).ok());
-    let preview = preview.flatten();
-    let members = preview.into_iter().flat_map(|preview| preview.members);
-    let all = members.flat_map(|member| {
-        let one = |conflict| show::conflict(&member.resource, conflict);
-        member.conflicts.iter().map(one).collect::<Vec<_>>()
-    });
-    all.collect()
-}
-
-/// Says what was changed, in sums.
-pub(super) fn summarize(found: &PlanDiff, ui: &Ui) {
-    for one in &found.resources {
-        let name = paint(Tone::Strong, &one.view.resource.name);
-        match one.diff.is_empty() {
-            true => ui.say(&format!("{name}: no changes")),
-            false => ui.say(&format!("{name}: {}", show::sum(&one.diff))),
-        }
-        let later = one.view.resource.runs_later(&one.diff);
-        let dirs = WholeDirs::of(&one.diff);
-        for line in show::later_lines(&one.view.resource.name, &later, &dirs, ui) {
-            ui.say(&line);
-        }
-    }
-}
-
-/// Every change of a plan as JSON, each with its resource.
-pub(super) fn changes(found: &PlanDiff) -> Vec<Value> {
-    let mut all = Vec::new();
-    for one in &found.resources {
-        for change in &one.diff.changes {
-            let mut change = show::change(change);
-            change["resource"] = json!(one.view.resource.name);
-            all.push(change);
-        }
-    }
-    all
-}
-
-/// What becomes of the changes.
-enum AfterRun {
-    Release,
-    Keep,
-    Discard,
-    /// Keep, and say that there was no choice.
-    Leave,
-}
-
-/// Says what to type next.
-pub(super) fn next(ui: &Ui, plan: &Plan) {
-    let name = &plan.name;
-    ui.say(&format!(
-        "next: `escrow diff {name}`, then `escrow commit {name}` or `escrow rollback {name}`"
-    ));
-}
-
-/// Asks on a terminal; elsewhere everything is kept. What was shown last is what may be released.
-fn ask(
-    context: &Context,
-    ui: &Ui,
-    plan: &Plan,
-    shown: &mut Option<PlanDigest>,
-) -> Result<AfterRun, Failure> {
-    while let Some(answer) = ui.ask("[d]iff, [r]elease, [k]eep, discard [x]?") {
-        let word = match answer {
-            PromptAnswer::Word(word) => word,
-            PromptAnswer::Interrupted => return Ok(AfterRun::Leave),
-        };
-        match word.as_str() {
-            "d" | "diff" => {
-                let found = context.manager.diff(plan, None)?;
-                *shown = Some(context.manager.digest(&found)?);
-                // Standard output is the command's.
-                let aside = ui.aside();
-                for one in &found.resources {
-                    let mut out = aside.patch();
-                    let contents = context.manager.contents(&found, &one.view)?;
-                    diff::patch(&one.diff, &contents, &PatchOptions::default(), &mut out)?;
-                    out.flush().map_err(Error::Output)?;
-                }
-            }
-            "r" | "release" | "y" | "yes" => return Ok(AfterRun::Release),
-            "x" | "discard" => return Ok(AfterRun::Discard),
-            "k" | "keep" | "" => return Ok(AfterRun::Keep),
-            _ => {}
-        }
-    }
-    Ok(AfterRun::Keep)
 }

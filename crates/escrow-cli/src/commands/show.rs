@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use escrow::Resource;
 use escrow::config::ConfigResource;
 use escrow::diff::ChangeSummary;
-use escrow::manager::{PlanView, SandboxView};
+use escrow::manager::{PlanView, ResourceDiff, SandboxView};
 use escrow::model::resource::FS_DIRECTORY;
 use escrow::model::text::Location;
 use escrow::model::{
-    AutorunChange, AutorunGroup, Change, Conflict, Detail, DiffView, EntryInfo, EntryKind,
-    ResourcePath, WholeDirs,
+    AutorunChange, AutorunGroup, Change, Conflict, CountedChanges, Detail, DiffView, EntryInfo,
+    EntryKind, ResourcePath, WholeDirs,
 };
 use escrow::strategy::registry::AUTO;
+use escrow::{Plan, Resource};
 use serde::Serializer;
 use serde_json::{Value, json};
 
@@ -109,14 +109,28 @@ pub(crate) fn kept_lines(kept: &[(String, ResourcePath, Location)], left: &[Stri
     }
 }
 
-/// What will run later, for people: what weighs most first, and the files of a new directory as one line unless all are asked for.
+/// What will run later, for people: what weighs most first, and the files of a new directory, or those that git ignores, as one
+/// line unless all are asked for.
 pub(crate) fn later_lines(
     resource: &str,
     later: &[AutorunChange],
-    dirs: &WholeDirs,
+    (dirs, by_git): (&WholeDirs, &CountedChanges),
     ui: &Ui,
 ) -> Vec<String> {
+    /// As many ignored files are named one by one.
+    const SINGLE: usize = 3;
     let word = paint(Tone::Careful, "runs later");
+    let (mut ignored, listed): (Vec<_>, Vec<_>) = later
+        .iter()
+        .cloned()
+        .partition(|one| !ui.is_verbose() && by_git.covers(&one.path));
+    let later = match ignored.len() > SINGLE {
+        true => &listed[..],
+        false => {
+            ignored.clear();
+            later
+        }
+    };
     let folded = match ui.is_verbose() {
         true => WholeDirs::default().group(later),
         false => dirs.group(later),
@@ -128,7 +142,14 @@ pub(crate) fn later_lines(
             format!("{word}  {resource}:{}/  {more}", one.path)
         }
     };
-    folded.into_iter().map(line).collect()
+    let mut lines: Vec<String> = folded.into_iter().map(line).collect();
+    if let Some(first) = ignored.iter().min_by_key(|one| one.weight) {
+        let (files, path, why) = (ignored.len(), &first.path, first.why);
+        lines.push(format!(
+            "{word}  {resource}: {files} files that git ignores, the first: {path}  {why}"
+        ));
+    }
+    lines
 }
 
 fn facts(facts: &EntryInfo) -> Value {
@@ -141,13 +162,23 @@ fn facts(facts: &EntryInfo) -> Value {
 
 /// How many changes of which kind, in words.
 pub(crate) fn sum(view: &DiffView) -> String {
-    let summary = ChangeSummary::of(view);
+    sum_without(view, &CountedChanges::default())
+}
+
+/// The same without what is counted apart.
+pub(crate) fn sum_without(view: &DiffView, counted: &CountedChanges) -> String {
+    let summary = ChangeSummary::without(view, counted);
+    let directories = match summary.directories {
+        1 => "directory",
+        _ => "directories",
+    };
     let parts = [
         (summary.added, "added"),
         (summary.modified, "modified"),
         (summary.deleted, "deleted"),
         (summary.type_changed, "changed type"),
         (summary.mode_changed, "changed mode"),
+        (summary.directories, directories),
     ];
     let parts: Vec<String> = parts
         .iter()
@@ -155,6 +186,102 @@ pub(crate) fn sum(view: &DiffView) -> String {
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
     parts.join(", ")
+}
+
+/// What a sandbox changed: the sum of what is listed, and what is only counted.
+pub(crate) fn heads(sum: String, by_git: &CountedChanges, ignored: &DiffView) -> Vec<String> {
+    let mut lines = Vec::from_iter((!sum.is_empty()).then_some(sum));
+    if !by_git.is_empty() {
+        lines.push(by_git.line("ignored by git"));
+    }
+    if !ignored.is_empty() {
+        lines.push(CountedChanges::all(ignored).line("left out by `diff.ignore`"));
+    }
+    if lines.is_empty() {
+        lines.push("no changes".to_owned());
+    }
+    lines
+}
+
+/// Says what of the changes of a resource keeps them from being committed, and which paths both sides changed.
+pub(crate) fn obstacles(of: &ResourceDiff, plan: &str, ui: &Ui) {
+    for change in &of.diff.changes {
+        let Some(submodule) = submodule(change) else {
+            continue;
+        };
+        let name = &of.view.resource.name;
+        let word = paint(Tone::Careful, "cannot be committed");
+        ui.say(&format!(
+            "{word}  {name}: commits were made in the submodule '{submodule}', which stay inside; {}",
+            go_on(of, change, submodule, plan)
+        ));
+    }
+    both_sides(of, plan, ui);
+}
+
+/// The submodule in which a change says that something was committed.
+pub(crate) fn submodule(change: &Change) -> Option<&str> {
+    match &change.detail {
+        Detail::Opaque { detail } => detail["submodule"].as_str(),
+        _ => None,
+    }
+}
+
+/// How the rest is released all the same.
+fn go_on(of: &ResourceDiff, change: &Change, submodule: &str, plan: &str) -> String {
+    let Detail::Opaque { detail } = &change.detail else {
+        return String::new();
+    };
+    // A name that holds anything else is no part of a command to type.
+    let plain = |text: &str| {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+        !text.starts_with('-') && text.chars().all(fits)
+    };
+    let at = of.view.resource.at.as_path().join(submodule);
+    let at = at.to_str().filter(|at| plain(at));
+    match (
+        detail["was"].as_str(),
+        at,
+        detail["recorded"] == json!(true),
+    ) {
+        (Some(was), Some(at), false) => format!(
+            "`escrow run --plan {plan} -- git -C {at} reset --soft {was}` makes its files uncommitted changes, which are released"
+        ),
+        (_, Some(_), _) if plain(submodule) => format!(
+            "`escrow commit {plan} --exclude '.git/**' --exclude '{submodule}/**'` leaves it, and the history of the checkout, in the plan"
+        ),
+        _ => "leave it out with `--exclude`, and the history with `--exclude '.git/**'`".to_owned(),
+    }
+}
+
+/// Says which paths both sides changed.
+fn both_sides(of: &ResourceDiff, plan: &str, ui: &Ui) {
+    let paths: Vec<&ResourcePath> = of.both_sides.keys().collect();
+    if let Some(line) = both_sides_line(&of.view.resource.name, &paths, plan) {
+        ui.say(&line);
+    }
+}
+
+/// How many paths are named that both sides changed.
+const BOTH: usize = 5;
+
+/// The same as a line; none where there are no such paths.
+pub(crate) fn both_sides_line(
+    resource: &str,
+    paths: &[&ResourcePath],
+    plan: &str,
+) -> Option<String> {
+    let named = paths.iter().take(BOTH).map(|path| path.to_string());
+    let more = match paths.len() {
+        0 => return None,
+        all if all > BOTH => format!(" and {} more", all - BOTH),
+        _ => String::new(),
+    };
+    let word = paint(Tone::Careful, "changed on both sides");
+    let named = named.collect::<Vec<_>>().join(", ");
+    Some(format!(
+        "{word}  {resource}: {named}{more}; `escrow diff {plan} --base` shows what the original changed"
+    ))
 }
 
 /// A sandbox as JSON.
@@ -197,6 +324,15 @@ pub(crate) fn plan(context: &Context, view: &PlanView) -> Result<Value, Failure>
         "created_at": view.plan.created_at.to_string(),
         "sandboxes": sandboxes?,
     }))
+}
+
+/// Where a plan stands, for people.
+pub(crate) fn state(plan: &Plan, undoable: bool) -> String {
+    let state = plan.state.as_str().replace('_', " ");
+    match undoable {
+        true => format!("{state}, can be undone"),
+        false => state,
+    }
 }
 
 /// A resource as JSON.

@@ -19,7 +19,7 @@ use crate::ui::Ui;
     after_help = "Examples:\n  escrow sql db 'SELECT * FROM orders'\n  escrow sql try db \"UPDATE orders SET status = 'paid'\""
 )]
 pub(crate) struct SqlArgs {
-    /// Plan (the newest open one of this directory if left out), resource, statement
+    /// Plan (the open one of this directory if left out), resource, statement
     #[arg(num_args = 2..=3, required = true, value_name = "[PLAN] RESOURCE STATEMENT")]
     words: Vec<OsString>,
 }

@@ -3,8 +3,8 @@
 use clap::Args;
 use escrow::Plan;
 use escrow::manager::{DiskUsage, LeftoverKind, PlanView, StatusReport};
-use escrow::model::PlanId;
 use escrow::model::text::Location;
+use escrow::model::{PlanId, ResourcePath};
 use serde_json::{Value, json};
 
 use super::answer::Asker;
@@ -17,11 +17,11 @@ use crate::ui::{Tone, Ui, count, paint, size};
 /// Show the open plans of this directory, what is being done, and what belongs to nothing
 ///
 /// What plans take on disk, of their own, shared with originals and for undo, is shown with `--disk` only:
-/// measuring looks at every file of theirs.
+/// measuring looks at every file of them.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow status --disk")]
 pub(crate) struct StatusArgs {
-    /// Measure what plans take on disk; this looks at every file of theirs
+    /// Measure what plans take on disk; this looks at every file of them
     #[arg(long)]
     disk: bool,
     /// Show the open plans of all directories
@@ -70,6 +70,7 @@ impl StatusArgs {
             }
             false => ui.say("no plan is open here"),
         }
+        let mut looked_at = 0;
         for view in status.plans.iter().filter(shown) {
             ui.line(&format!(
                 "plan {}  made {} in {}",
@@ -78,10 +79,20 @@ impl StatusArgs {
                 view.plan.directory,
             ));
             show::sandbox_lines(context, view, ui)?;
+            // Many plans are listed at the cost of few: the newest are looked at.
+            if is_here(view) && looked_at < LOOKED_AT {
+                looked_at += 1;
+                for (resource, paths) in moved(context, &status, &view.plan) {
+                    let paths: Vec<_> = paths.iter().collect();
+                    let line = show::both_sides_line(&resource, &paths, &view.plan.name);
+                    line.iter().for_each(|line| ui.line(&format!("  {line}")));
+                }
+            }
             if let Some(disks) = &disks {
                 ui.line(&format!("  on disk: {}", disk_words(disks.of(&view.plan))));
             }
         }
+        show_undoable(context, ui)?;
         let elsewhere = status.plans.iter().filter(|view| !shown(view)).count();
         if elsewhere > 0 {
             let plans = count(elsewhere as u64, "open plan", "open plans");
@@ -99,6 +110,45 @@ impl StatusArgs {
         show_rest(&status, disks.as_ref(), ui);
         Ok(())
     }
+}
+
+/// Of so many plans the files are named that both sides changed.
+const LOOKED_AT: usize = 3;
+
+/// The files of a plan that both sides changed; none where that cannot be looked at now.
+fn moved(
+    context: &Context,
+    status: &StatusReport,
+    plan: &Plan,
+) -> Vec<(String, Vec<ResourcePath>)> {
+    // What a commit moves just now would be waited for.
+    let is_busy = status.running.iter().any(|one| {
+        one.alive && one.operation.action != "run" && one.operation.plan_id == Some(plan.id)
+    });
+    match is_busy {
+        true => Vec::new(),
+        false => context.manager.both_sides(plan).unwrap_or_default(),
+    }
+}
+
+/// The plans of this directory that are over and can be undone, in the words of `escrow plan list`.
+fn show_undoable(context: &Context, ui: &Ui) -> Result<(), Failure> {
+    /// The newest; the others are in the list.
+    const MOST: usize = 5;
+    // In a directory that is gone there are none.
+    let all = context.manager.undoable_plans_near(&context.directory);
+    let all = all.unwrap_or_default();
+    for plan in all.iter().take(MOST) {
+        let name = paint(Tone::Strong, &plan.name);
+        ui.line(&format!("plan {name}  {}", show::state(plan, true)));
+    }
+    if all.len() > MOST {
+        let more = all.len() - MOST;
+        ui.say(&format!(
+            "{more} more can be undone: `escrow plan list` shows them"
+        ));
+    }
+    Ok(())
 }
 
 /// Everything for programs, with the open plans as they are given.
@@ -142,6 +192,7 @@ fn document(
         "unfinished": unfinished.collect::<Value>(),
         "finished": finished.collect::<Value>(),
         "orphans": orphans.collect::<Value>(),
+        "caches": disks.map(|disks| disks.caches).map(|(count, bytes)| json!({"count": count, "bytes": bytes})),
         "disk": disk_fields(disks.map(|disks| disks.total)),
     })
 }
@@ -176,17 +227,23 @@ fn show_running(status: &StatusReport, ui: &Ui) {
 /// What is left of plans that are over, and what belongs to nothing.
 fn show_rest(status: &StatusReport, disks: Option<&PlanDiskUsage>, ui: &Ui) {
     for plan in &status.over {
-        let (name, state) = (paint(Tone::Strong, &plan.name), plan.state);
+        let name = paint(Tone::Strong, &plan.name);
         match disks {
             Some(disks) => ui.line(&format!(
-                "plan {name}  {state}, on disk: {}",
+                "plan {name}  {}, on disk: {}",
+                show::state(plan, false),
                 disk_words(disks.of(plan))
             )),
-            None => ui.verbose(&format!("plan {name}  {state}")),
+            None => ui.verbose(&format!("plan {name}  {}", show::state(plan, false))),
         }
     }
     if let Some(disks) = disks {
         ui.line(&format!("on disk in all: {}", disk_words(disks.total)));
+        let (number, bytes) = disks.caches;
+        if number > 0 {
+            let caches = count(number as u64, "cache of a tool", "caches of tools");
+            ui.line(&format!("{caches}: {}", size(bytes)));
+        }
     }
     for one in &status.orphans {
         let word = match one.kind {
@@ -206,7 +263,7 @@ fn show_rest(status: &StatusReport, disks: Option<&PlanDiskUsage>, ui: &Ui) {
         (None, over) => {
             let plans = count(over, "plan that is", "plans that are");
             ui.say(&format!(
-                "{plans} over may keep something on disk: `escrow status --disk` measures it, `escrow gc` removes"
+                "{plans} over may keep something on disk: `escrow status --disk` measures it, `escrow gc` removes what can no longer be undone"
             ));
         }
     }
@@ -216,6 +273,8 @@ fn show_rest(status: &StatusReport, disks: Option<&PlanDiskUsage>, ui: &Ui) {
 struct PlanDiskUsage {
     plans: Vec<(PlanId, DiskUsage)>,
     total: DiskUsage,
+    /// How many caches of tools there are, and the bytes that they take.
+    caches: (usize, u64),
 }
 
 impl PlanDiskUsage {
@@ -227,7 +286,11 @@ impl PlanDiskUsage {
         for (_, disk) in &plans {
             total += *disk;
         }
-        Ok(Self { plans, total })
+        Ok(Self {
+            plans,
+            total,
+            caches: context.manager.caches_disk()?,
+        })
     }
 
     fn of(&self, plan: &Plan) -> DiskUsage {

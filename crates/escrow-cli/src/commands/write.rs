@@ -31,7 +31,7 @@ use crate::ui::Ui;
         escrow write try app config.yaml --from ./new-config.yaml"
 )]
 pub(crate) struct WriteArgs {
-    /// Plan (the newest open one of this directory if left out), resource, path in it
+    /// Plan (the open one of this directory if left out), resource, path in it
     #[arg(num_args = 2..=3, required = true, value_name = "[PLAN] RESOURCE PATH")]
     words: Vec<OsString>,
     /// Take the bytes from this file instead of stdin

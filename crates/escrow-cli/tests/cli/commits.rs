@@ -58,9 +58,10 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
     let undone = json(&cli, "undo try");
     assert_eq!(
         undone,
-        value!({"success": true, "plan": "try", "resources": ["app", "etc"], "kept": [], "left": [], "standing": 0})
+        value!({"success": true, "plan": "try", "dry_run": false, "resources": ["app", "etc"], "kept": [], "stays": [], "left": [],
+            "standing": 0, "open": true, "apart": null, "lost": []})
     );
-    assert_eq!(json(&cli, "plan show try")["state"], "rolled_back");
+    assert_eq!(json(&cli, "plan show try")["state"], "open");
     assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
 }
 
@@ -105,7 +106,7 @@ fn a_conflict_names_both_versions_and_changes_nothing() {
     assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
     let text = cli.fails("commit try", 4);
     assert!(text.contains("nothing was changed"), "{text}");
-    cli.ok("commit try --on-conflict ours");
+    cli.ok("commit try --on-conflict sandbox");
     assert_eq!(read(&path), "uno\n");
     cli.ok("undo try");
     assert_eq!(read(&path), "zwei\n");
@@ -119,17 +120,17 @@ fn a_committed_plan_is_over_and_its_name_is_free() {
         let text = cli.fails(line, 4);
         assert!(text.contains("was committed"), "{line}: {text}");
     }
-    cli.ok("plan create try --resource ./app");
+    let made = cli.expect("plan create try --resource ./app", 0);
+    has(&made.stderr_text(), ["`escrow undo try-2` takes that back"]);
     put(&cli, "try app a.txt", "due\n");
     cli.ok("commit try");
     assert_eq!(read(world.at("app/a.txt")), "due\n");
-    // The newest one is meant; the older one changed what the newer one changed again.
     cli.ok("undo try");
     assert_eq!(read(world.at("app/a.txt")), "uno\n");
-    cli.ok("undo try");
-    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\nthree\n");
     let text = cli.fails("undo try", 4);
     assert!(text.contains("no commit to undo"), "{text}");
+    cli.ok("undo try-2");
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\nthree\n");
 }
 
 /// Which plan was made last says nothing about which was committed last.
@@ -229,7 +230,7 @@ fn an_edit_between_crash_and_recovery_is_kept() {
     // The sandboxes are still there, and see the edit as what it is.
     let told = failed(&cli, "commit try", 4);
     assert_eq!(told["conflicts"][0]["resource"], "etc");
-    cli.ok("commit try --on-conflict theirs");
+    cli.ok("commit try --on-conflict original");
     assert_eq!(read(world.at("app/a.txt")), "uno\n");
 }
 

@@ -257,12 +257,12 @@ fn commands_in_hints_are_about_the_plan_that_failed() {
     fs::write(world.at("app/a.txt"), "theirs").expect("it can be written");
     let hints = failed(&cli, "commit old", 4)["error"]["hints"].to_string();
     assert!(
-        hints.contains("`escrow commit old --on-conflict ours`"),
+        hints.contains("`escrow commit old --on-conflict sandbox`"),
         "{hints}"
     );
     let hints = cli.run("commit young").stderr_text();
     assert!(
-        hints.contains("`escrow commit young --on-conflict ours`"),
+        hints.contains("`escrow commit young --on-conflict sandbox`"),
         "{hints}"
     );
     // The plan that is in the way is another one.

@@ -30,7 +30,7 @@ fn documents_have_these_fields() {
     assert_eq!(read, expected);
 
     let status = json(&cli, "status");
-    let fields = "disk finished home operations orphans plans unfinished";
+    let fields = "caches disk finished home operations orphans plans unfinished";
     assert_eq!(keys(&status), fields);
     assert_eq!(status["disk"], Value::Null);
     let fields = "private shared total undo unread";
@@ -57,7 +57,7 @@ fn documents_have_these_fields() {
     let list = json(&cli, "strategy list");
     assert_eq!(
         keys(&list["strategies"][0]["capabilities"]),
-        "area base checkpoints exposes isolates live partial prepares retryable strength survives undoes"
+        "area base checkpoints exposes isolates live partial prepares reopens retryable strength survives undoes"
     );
     let resource = json(&cli, "resource show app");
     let fields = "at created_at id name parent strategy type";

@@ -101,28 +101,46 @@ fn the_guides_tell_the_truth() {
     }
 }
 
-#[test]
-fn the_demo_runs_to_its_end() {
+/// Runs a script of the project with the program that is tested; it makes its world below a directory that this variable names,
+/// and leaves nothing there.
+#[track_caller]
+fn told_by(script: &str, variable: &str) -> String {
     let world = World::new();
-    let script = repository().join("scripts/demo.sh");
+    let (script, below) = (
+        repository().join("scripts").join(script),
+        world.dir("below"),
+    );
     let target = binary();
     let target = target
         .parent()
         .and_then(Path::parent)
         .expect("target/debug/escrow");
-    let output = shell(
-        &world,
-        &format!(
-            "CARGO_TARGET_DIR='{}' TMPDIR='{}' '{}'",
-            target.display(),
-            world.dir("tmp").display(),
-            script.display()
-        ),
+    let line = format!(
+        "CARGO_TARGET_DIR='{}' {variable}='{}' '{}'",
+        target.display(),
+        below.display(),
+        script.display()
     );
+    let output = shell(&world, &line);
+    assert_eq!(names(below), [""; 0], "it leaves nothing behind: {output}");
+    output
+}
+
+#[test]
+fn the_demo_runs_to_its_end() {
+    let output = told_by("demo.sh", "TMPDIR");
     assert!(output.contains("That is the story so far."), "{output}");
     assert!(!output.contains("error: another"), "{output}");
-    let found = names(world.dir("tmp"));
-    assert_eq!(found, [""; 0], "the demo leaves nothing behind");
+}
+
+/// Every hint that the day prints is typed, and none leads nowhere.
+// rule C20, C15
+#[test]
+fn the_day_runs_to_its_end() {
+    as_user_too();
+    let output = told_by("day.sh", "DAY_WORLD");
+    let end = "and every hint that was printed";
+    assert!(output.contains(end), "{output}");
 }
 
 /// Compares a generated part of a document, or writes it.

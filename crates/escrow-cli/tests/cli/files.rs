@@ -200,7 +200,7 @@ fn another_version_is_a_conflict() {
         let paths: Vec<&Value> = conflicts.iter().map(|one| &one["path"]).collect();
         assert_eq!(paths, [&value!("notes.txt")], "{told}");
         if !strict {
-            cli.ok("commit try --on-conflict ours");
+            cli.ok("commit try --on-conflict sandbox");
             assert_eq!(text(&notes), "ours\n");
         }
     }
@@ -219,7 +219,7 @@ fn a_file_and_a_directory_are_committed_together_or_not_at_all() {
     write(docs.join("notes.txt"), "theirs\n");
     cli.fails("commit try", 4);
     assert_eq!(text(&app.join("a.txt")), "a\n");
-    cli.ok("commit try --on-conflict ours");
+    cli.ok("commit try --on-conflict sandbox");
     let both = || (text(&app.join("a.txt")), text(&docs.join("notes.txt")));
     assert_eq!(both(), ("b\n".to_owned(), "two\n".to_owned()));
     cli.ok("undo try");

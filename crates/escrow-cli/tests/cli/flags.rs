@@ -133,7 +133,7 @@ fn what_is_immutable_or_append_only_is_refused_before_anything_happens() {
         let found = differences(&before, &signature(&root), &Ignore::default());
         assert!(found.is_empty(), "{edit}: {found:#?}");
         chattr(&format!("-{flag}"), &root.join(fixed));
-        cli.ok("commit try --on-conflict ours");
+        cli.ok("commit try --on-conflict sandbox");
         assert_eq!(read(root.join("a")), "new\n");
     }
 }

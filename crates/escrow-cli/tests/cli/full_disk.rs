@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use crate::sqlite::sql;
 use crate::*;
 
 /// Leaves about `spare` bytes free below `base`.
@@ -128,7 +129,7 @@ fn fill_exactly(base: &Path, spare: u64) {
 fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
     let read = |path: &str| read(world.at(path));
     let lines = "status; diff pb; checkpoint create pb; rollback pb; undo pa; recover; cleanup pc --yes; \
-        gc --max-size 0; cleanup pb --yes; log --verify";
+        gc --max-size 0; cleanup pb --yes; cleanup pa --yes; log --verify";
     for line in lines.split("; ") {
         let outcome = cli.run(line);
         let said = outcome.stderr_text();
@@ -234,23 +235,32 @@ fn cleanup_needed_room_on_a_full_disk() {
     assert!(world.home().join("ballast").exists());
 }
 
-#[test]
-fn a_rollback_that_failed_left_half_a_copy() {
-    let fs = need!(LoopFs::new(Fs::Ext4, 32));
-    let world = World::under(fs.path());
+/// A plan of a copy of six million bytes, all of which a rollback has to copy anew, with a million left.
+fn to_copy_anew(world: &World, change: &str) -> (Cli, PathBuf) {
     let app = world.dir("app");
     let script = "for n in $(seq 100); do head -c 60000 /dev/zero > f$n; done";
     sh(&app, script);
-    let cli = Cli::new(&world, &binary());
+    let cli = Cli::new(world, &binary());
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-    let path = cli.ok("path try app");
-    // What was touched here and changed there makes it a whole new copy, for which there is no room.
-    sh(Path::new(path.trim_end()), "touch f1");
-    sh(&app, "echo changed > f1");
+    let path = copy_of(&cli, "try", "app");
+    // What was touched here and changed there makes it a whole new copy.
+    sh(&path, "touch f1");
+    sh(&app, change);
     sh(
         world.path(),
         "head -c 100M /dev/zero > filler 2>/dev/null || :; truncate -s -1M filler; sync -f .",
     );
+    let area = path.ancestors().nth(2).expect("the area").to_owned();
+    (cli, area)
+}
+
+// rule P6
+#[test]
+fn a_rollback_that_failed_left_half_a_copy() {
+    let fs = need!(LoopFs::new(Fs::Ext4, 32));
+    let world = World::under(fs.path());
+    let grown = "echo changed > f1; head -c 3000000 /dev/zero > large";
+    let (cli, area) = to_copy_anew(&world, grown);
     let error = cli.fails("rollback try", 5);
     assert!(error.contains("No space left"), "{error}");
     // It was decided, and goes on as soon as there is room; until then nothing of it can be committed.
@@ -258,9 +268,121 @@ fn a_rollback_that_failed_left_half_a_copy() {
     sh(world.path(), "rm filler");
     cli.ok("recover");
     assert_eq!(cli.ok("diff try --name-status"), "");
-    let area = Path::new(path.trim_end())
-        .ancestors()
-        .nth(2)
-        .expect("the area");
     assert!(!area.join("copy.new").exists());
+}
+
+// rule P6
+#[test]
+fn a_rollback_needed_room_for_a_second_copy() {
+    let fs = need!(LoopFs::new(Fs::Ext4, 32));
+    let world = World::under(fs.path());
+    let (cli, area) = to_copy_anew(&world, "echo changed > f1");
+    cli.ok("rollback try");
+    assert_eq!(cli.ok("diff try --name-status"), "");
+    assert!(!area.join("copy.new").exists());
+}
+
+/// What is reserved, in bytes.
+fn ballast(world: &World) -> u64 {
+    let at = world.home().join("ballast");
+    let size = |name: &String| fs::metadata(at.join(name)).expect("it is there").len();
+    names(&at).iter().map(size).sum()
+}
+
+/// A plan of a copied file and one of a database, both larger than what will be left, and changed as a whole.
+fn large_ones(world: &World) -> Cli {
+    write(world.dir("app").join("big"), vec![1; 600_000]);
+    let of = |blob: &str| format!("hex(zeroblob(450)) || {blob}");
+    let numbers = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600)";
+    let rows = format!(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT); {numbers} INSERT INTO t SELECT i, {} FROM n",
+        of("'old'")
+    );
+    sql(&world.path().join("shop.db"), &rows);
+    let cli = Cli::new(world, &binary());
+    cli.ok("plan create files --resource ./app --strategy filesystem_copy");
+    cli.ok("plan create rows --resource ./shop.db");
+    put(&cli, "files app big", vec![2; 600_000]);
+    let update = format!("UPDATE t SET v = {}", of("'new'"));
+    cli.ok(["sql", "rows", "shop.db", &update]);
+    cli
+}
+
+// rule P6, C12
+#[test]
+fn plans_of_copies_and_databases_were_stuck_on_a_full_disk() {
+    // Without room, and with just enough to stage a database, but not to write it.
+    for (kind, args, spare) in [
+        (Fs::Ext4, &[][..], 0),
+        (Fs::Ext4, &[], 128 << 10),
+        (Fs::Ext4, &[], 1_400_000),
+        (Fs::Btrfs, &["-M"], 0),
+    ] {
+        let fs = need!(LoopFs::with_mkfs_args(kind, 24, args));
+        let world = World::under(fs.path());
+        let cli = large_ones(&world);
+        fill_exactly(world.path(), spare);
+        let how = format!("{kind:?} {args:?}, {spare} free");
+        let takes = ["commit rows", "write files app big"].into_iter();
+        // What btrfs keeps for itself may do for these.
+        for line in takes.filter(|_| kind == Fs::Ext4) {
+            // The ballast is not for what takes room.
+            let outcome = cli.clone().stdin(vec![3; 3_000_000]).run(line);
+            let said = outcome.stderr_text();
+            assert_eq!(outcome.status, 1, "{how}: {line}: {said}");
+            assert!(ballast(&world) >= 400 << 10, "{how}: {line}: {said}");
+            let unfinished = json(&cli, "status")["unfinished"].clone();
+            assert_eq!(unfinished, value!([]), "{how}: {line}: {said}");
+        }
+        for line in [
+            "rollback files",
+            "rollback rows",
+            "recover",
+            "gc",
+            "log --verify",
+        ] {
+            let outcome = cli.run(line);
+            let said = outcome.stderr_text();
+            assert_eq!(outcome.status, 0, "{how}: {line}: {said}");
+            assert!(ballast(&world) >= 400 << 10, "{how}: {line}: {said}");
+        }
+        for plan in ["files", "rows"] {
+            assert_eq!(cli.ok(["diff", plan, "--name-status"]), "", "{how}");
+            cli.ok(["cleanup", plan, "--yes"]);
+            assert!(ballast(&world) >= 512 << 10, "{how}: {plan}");
+        }
+        assert_eq!(left_in(&world.home()), 0, "{how}");
+    }
+}
+
+/// A `write` in the middle of its input.
+fn writing(cli: &Cli) -> Child {
+    let mut command = cli.command("write try app a.txt");
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut writing = command.spawn().expect("it starts");
+    let stdin = writing.stdin.as_mut().expect("it is piped");
+    // Longer than a pipe: some of it was read, so the operation has begun.
+    stdin.write_all(&vec![b'x'; 200_000]).expect("it reads");
+    writing
+}
+
+// Memory that is mapped from a file of the state cannot be written then: the kernel sends a signal.
+#[test]
+fn a_file_system_that_was_shut_down_was_a_bus_error() {
+    let fs = need!(LoopFs::new(Fs::Xfs, 300));
+    let (_world, cli) = furnish(World::under(fs.path()));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let struck = writing(&cli);
+    sh(fs.path(), &format!("kill -BUS {}", struck.id()));
+    let output = struck.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    has(&said, ["error: ", "(SIGBUS)", "hint: `escrow recover`"]);
+    cli.ok("recover");
+    let cut_off = writing(&cli);
+    sh(fs.path(), "sync -f . && xfs_io -x -c shutdown .");
+    let output = cut_off.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(matches!(output.status.code(), Some(1 | 5)), "{output:?}");
+    assert!(said.starts_with("error: "), "{said}");
 }

@@ -225,7 +225,7 @@ fn d35_gc_removed_any_path_that_was_put_into_the_state() {
     ] {
         let outcome = cli.run(line);
         unchanged(&before, &victim);
-        if line.starts_with("cleanup") || line.starts_with("undo") {
+        if line.starts_with("cleanup open") || line.starts_with("undo") {
             assert_ne!(outcome.status, 0, "{line}: {}", outcome.stderr_text());
         }
     }

@@ -167,7 +167,7 @@ fn what_an_image_brought_is_committed_and_undone() {
         write(Path::new(&other).join("kept/k"), "changed\n");
         write(app.join("file"), "theirs\n");
         has(&cli.fails("commit p", 4), ["file"]);
-        cli.ok("commit p --on-conflict ours");
+        cli.ok("commit p --on-conflict sandbox");
         assert_eq!(
             names(&app),
             ["file", "kept", "made", "pair-a", "pair-c", "turned"]

@@ -62,7 +62,7 @@ fn a_moved_home_keeps_its_plans_and_its_undo_data() {
         cli.ok("undo released");
         let source = fs::read_to_string(world.at("app/src/main.rs"));
         assert_eq!(source.expect("it is back"), "fn main() {}\n", "{strategy}");
-        for plan in ["open", "parts"] {
+        for plan in ["open", "parts", "forked", "released"] {
             cli.ok(format!("cleanup {plan} --yes"));
         }
         cli.ok("gc --older-than 0s");

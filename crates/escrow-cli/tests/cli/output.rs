@@ -47,6 +47,39 @@ fn lost_output_was_a_success() {
     }
 }
 
+// What was done is done, whether its report can be read or not.
+#[test]
+fn a_commit_whose_report_was_lost_was_a_failure() {
+    as_user_too();
+    let (_world, cli) = world();
+    for (line, done) in [
+        ("resource add app --type fs-directory --at ./app", true),
+        ("plan create try --resource app", true),
+        ("--json checkpoint create try", true),
+        ("diff try", false),
+        ("commit try --dry-run", false),
+        ("commit try", true),
+        ("--json undo try", true),
+        ("rollback try", true),
+        ("log", false),
+    ] {
+        if line.starts_with("diff") {
+            put(&cli, "try app a.txt", "changed\n");
+        }
+        let full = File::options().write(true).open("/dev/full");
+        let mut command = cli.command(line);
+        command.stdout(full.expect("it is there"));
+        let output = command.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let (code, how) = match done {
+            true => (0, "warning: cannot write the output"),
+            false => (1, "error: cannot write the output"),
+        };
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert_eq!(said.matches(how).count(), 1, "{line}: {said}");
+    }
+}
+
 #[test]
 fn a_backslash_in_a_path_was_doubled_in_json() {
     let world = World::new();

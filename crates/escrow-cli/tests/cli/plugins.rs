@@ -124,6 +124,9 @@ fn a_strategy_of_ones_own_lives_its_whole_life() {
     json(&elsewhere, "undo p");
     assert_eq!(read_text(&world.at("app/file")), "old\n");
     assert!(!world.at("app/deep/large").exists());
+    // The copy holds its changes again; a strategy of one's own has no sandbox any more.
+    assert_eq!(elsewhere.ok("read p beside file"), "new\n");
+    json(&elsewhere, "cleanup p");
     assert_eq!(world.areas(), [""; 0]);
     let left = names(world.at("app"));
     assert!(left.iter().all(|name| !name.ends_with(".part")), "{left:?}");
@@ -144,7 +147,7 @@ fn a_change_by_another_program_stops_a_commit_of_ones_own_strategy() {
     let refused = failed(&cli, "commit p", 4);
     assert_eq!(refused["conflicts"][0]["path"], "file", "{refused}");
     assert_eq!(read_text(&world.at("app/file")), "theirs\n");
-    json(&cli, "commit p --on-conflict ours");
+    json(&cli, "commit p --on-conflict sandbox");
     assert_eq!(read_text(&world.at("app/file")), "new\n");
 }
 
@@ -335,6 +338,49 @@ fn the_bucket_of_the_examples_passes_the_whole_suite() {
     for name in names {
         assert_eq!(server.versions(name, ".escrow/"), 0, "{name}");
     }
+}
+
+// rule P6, C17
+#[test]
+fn a_bucket_that_does_not_exist_leaves_no_plan() {
+    let server = S3::new();
+    let (world, cli) = furnish(World::new());
+    let example = example("s3/versioned_bucket.py");
+    fs::copy(example, world.at("versioned_bucket.py")).expect("there is room");
+    write(world.dir("app").join("file"), "old\n");
+    let config = |address: &str| {
+        format!(
+            "sandbox: {{custom_strategies: {{s3: {{module: versioned_bucket, class: VersionedBucket, \
+             options: {{endpoint: '{address}', region: us-east-1}}, env: {{AWS_ACCESS_KEY_ID: test, AWS_SECRET_ACCESS_KEY: test}}}}}}}}\n\
+             resource_types: [{{name: s3-bucket, location: url, sandbox_strategy: s3}}]\n\
+             resources: {{app: {{at: app}}, objects: {{at: 's3://nowhere', type: s3-bucket}}}}\n"
+        )
+    };
+    let cli = cli.env("PATH", server.path());
+    // Nor does a server that cannot be reached.
+    for (address, wanted) in [
+        (server.address.as_str(), "NoSuchBucket"),
+        ("http://127.0.0.1:1", "reached"),
+    ] {
+        write(world.at("escrow.yaml"), config(address));
+        cli.trust();
+        let said = cli.fails("plan create zz --resource app --resource objects", 1);
+        has(&said, ["the bucket cannot be reached", wanted]);
+        has(&cli.fails("plan show zz", 1), ["there is no plan"]);
+        assert_eq!(json(&cli, "status")["unfinished"], value!([]));
+        assert_eq!(world.areas(), [""; 0]);
+        cli.ok("plan create q --resource app");
+        cli.fails("sandbox create q objects", 1);
+        assert_eq!(list(&json(&cli, "sandbox list q")["sandboxes"]).len(), 1);
+        cli.ok("cleanup q --yes");
+    }
+    // One that was there, and is not any more.
+    server.bucket("nowhere");
+    write(world.at("escrow.yaml"), config(&server.address));
+    cli.trust();
+    cli.ok("plan create zz --resource app --resource objects");
+    assert_eq!(server.ask("DELETE", "/nowhere", "").0, 204);
+    cli.ok("cleanup zz --yes");
 }
 
 /// The program hears of it, ends the call itself, and is asked for the next one.

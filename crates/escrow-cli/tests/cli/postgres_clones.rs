@@ -143,6 +143,20 @@ fn rows_and_definitions_of_a_clone_are_released_with_the_files() {
     shop.cli.ok("undo back");
     assert_eq!(shop.sql(all), before);
     assert_eq!(shop.sql("SELECT count(*) FROM orders"), "2");
+    // The plan has a clone again, with these changes.
+    assert_eq!(
+        inside(&shop.url("back"), "SELECT name FROM items WHERE id = 40"),
+        "new"
+    );
+    assert_eq!(
+        inside(&shop.url("back"), "SELECT count(*) FROM orders"),
+        "0"
+    );
+    shop.cli.ok("commit back");
+    assert_eq!(shop.sql("SELECT name FROM items WHERE id = 6"), "ours");
+    shop.cli.ok("undo back");
+    assert_eq!(shop.sql(all), before);
+    shop.cli.ok("cleanup back");
     shop.assert_nothing_left();
 }
 
@@ -190,7 +204,7 @@ fn trap_17_and_18_a_clone_meets_what_others_did_meanwhile() {
     assert_eq!(run.status, 4, "{said}");
     has(&said, ["items/1 "]);
     lacks(&said, ["items/2", "items/5"]);
-    shop.cli.ok("commit try --on-conflict theirs");
+    shop.cli.ok("commit try --on-conflict original");
     let rows = "SELECT id, name, price FROM items WHERE id IN (1, 2, 3, 5, 6) ORDER BY 1";
     let now = "1|theirs|1.5\n2|ours|3.0\n3|theirs|4.5\n5|item 5|7";
     assert_eq!(shop.sql(rows), now);

@@ -306,7 +306,7 @@ fn what_other_clients_wrote_is_not_taken_along() {
     );
     shop.sql("CREATE INDEX theirs ON s.n (t)");
     has(&conflict(&shop, "commit drops"), ["theirs"]);
-    shop.cli.fails("commit drops --on-conflict ours", 4);
+    shop.cli.fails("commit drops --on-conflict sandbox", 4);
     shop.sql("DROP INDEX s.theirs; UPDATE s.n SET t = 'more'");
     has(&conflict(&shop, "commit drops"), ["s.n"]);
     shop.sql("UPDATE s.n SET t = 'in s'; CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 3'");
@@ -530,7 +530,7 @@ fn random_histories_of_two_clients_lose_nothing() {
                 let counted = |_: &i32| shop.server.try_sql("shop", count).is_ok();
                 (0..15).filter(counted).count()
             });
-            shop.cli.ok("commit t --on-conflict theirs");
+            shop.cli.ok("commit t --on-conflict original");
             counter.join().expect("it ends")
         });
         assert_eq!(state(original), wanted, "round {seed}");

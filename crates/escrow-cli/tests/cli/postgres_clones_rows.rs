@@ -20,7 +20,7 @@ fn ours_wrote_old_values_into_columns_that_it_had_not_changed() {
     let told = told.stdout_text();
     has(&told, ["items/2"]);
     assert!(!told.contains("items/1"), "{told}");
-    shop.cli.ok("commit try --on-conflict ours");
+    shop.cli.ok("commit try --on-conflict sandbox");
     let rows = "SELECT name, price FROM items WHERE id IN (1, 2) ORDER BY id";
     assert_eq!(shop.sql(rows), "theirs|99\ntheirs|99");
     shop.cli.ok("undo try");
@@ -102,7 +102,7 @@ fn columns_of_a_clone_are_what_they_are() {
     inside(&url, "ALTER TABLE items ADD u float DEFAULT random()");
     has(
         &shop.cli.fails("commit next", 3),
-        ["items", "cannot release"],
+        ["items", "cannot commit"],
     );
     shop.cli.ok("cleanup next --yes");
     shop.sql("CREATE TABLE blanks (b bpchar)");
@@ -309,7 +309,7 @@ fn a_row_of_a_table_with_a_new_column_was_contested_and_could_not_be_settled() {
     let told = told.stdout_text();
     has(&told, ["items/4"]);
     assert!(!told.contains("items/3"), "{told}");
-    shop.cli.ok("commit try --on-conflict ours");
+    shop.cli.ok("commit try --on-conflict sandbox");
     let rows = "SELECT name, stock FROM items WHERE id IN (3, 4) ORDER BY id";
     assert_eq!(shop.sql(rows), "theirs|5\nours|1");
     shop.cli.ok("cleanup try");
@@ -409,7 +409,7 @@ fn rows_with_a_generated_column_did_not_merge() {
     shop.server
         .sql("shop", "UPDATE g SET a = 30, b = 3 WHERE id = 1");
     shop.cli.fails("commit ours", 4);
-    shop.cli.ok("commit ours --on-conflict ours");
+    shop.cli.ok("commit ours --on-conflict sandbox");
     assert_eq!(shop.server.sql("shop", all), "20 3 23, 10 1 11, 1 1 2");
     shop.assert_no_clone();
 }
@@ -452,7 +452,7 @@ fn a_row_in_conflict_took_its_altered_table_along() {
     let run = shop.cli.run("commit try");
     assert_eq!(run.status, 4, "{}", run.stdout_text());
     has(&run.stdout_text(), ["items/1 "]);
-    shop.cli.ok("commit try --on-conflict theirs");
+    shop.cli.ok("commit try --on-conflict original");
     let rows = "SELECT id, name, note FROM items WHERE id <= 4 ORDER BY 1";
     let now = "1|theirs|\n2|item 2|seen\n3|item 3|seen\n4|theirs|";
     assert_eq!(shop.sql(rows), now);
@@ -483,14 +483,14 @@ fn a_row_that_both_added_to_an_altered_table_is_left_to_the_original_or_refused(
     );
     shop.sql("INSERT INTO items (id, name, price) VALUES (900, 'theirs', 1)");
     for line in [
-        "commit try --on-conflict ours --dry-run",
-        "commit try --on-conflict ours",
+        "commit try --on-conflict sandbox --dry-run",
+        "commit try --on-conflict sandbox",
     ] {
         let run = shop.cli.run(line);
         assert_eq!(run.status, 4, "{}", run.stdout_text());
     }
-    shop.cli.ok("commit try --on-conflict theirs --dry-run");
-    shop.cli.ok("commit try --on-conflict theirs");
+    shop.cli.ok("commit try --on-conflict original --dry-run");
+    shop.cli.ok("commit try --on-conflict original");
     let rows = "SELECT id, name, note FROM items WHERE id IN (2, 900) ORDER BY 1";
     assert_eq!(shop.sql(rows), "2|item 2|x\n900|theirs|");
     shop.assert_nothing_left();

@@ -45,6 +45,43 @@ fn a_holder_or_a_server_that_dies_is_said_and_nothing_is_pretended() {
     shop.assert_nothing_left();
 }
 
+/// As after a reboot: what was done in the transaction is lost, and nothing else is.
+// rule P5, C1, R4
+#[test]
+fn a_member_whose_holder_is_gone_is_left_out_and_only_it_is_lost() {
+    let shop = Shop::new(true);
+    let backend = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'shop' AND application_name = 'escrow'";
+    let url = shop.plan_both("try");
+    put(&shop.cli, "try app a.txt", "first\n");
+    inside(&url, "UPDATE items SET price = 0");
+    shop.server.sql("postgres", backend);
+    has(&shop.cli.fails("diff try", 1), ["is gone"]);
+    let made = shop.cli.expect("checkpoint create try -m kept", 0);
+    let gone = ["'shop' is not in the checkpoint", "is gone"];
+    has(&made.stderr_text(), gone);
+    put(&shop.cli, "try app a.txt", "second\n");
+    let said = shop.cli.fails("restore try kept", 1);
+    has(&said, ["'shop' cannot return", "--resource app`"]);
+    shop.cli.ok("restore try kept --resource app");
+    assert_eq!(shop.cli.ok("read try app a.txt"), "first\n");
+    let forked = shop.cli.expect("plan fork try other", 0);
+    has(&forked.stderr_text(), ["'shop' is not in the fork"]);
+    assert_eq!(shop.cli.ok("read other app a.txt"), "first\n");
+    shop.cli.ok("cleanup other --yes");
+    let said = shop.cli.fails("commit try", 1);
+    has(&said, ["is gone", "--exclude shop:.`"]);
+    let before = shop.items();
+    shop.cli.ok("commit try --exclude shop:. --dry-run");
+    shop.cli.ok("commit try --exclude shop:.");
+    assert_eq!(read(shop.world.at("app/a.txt")), "first\n");
+    assert_eq!(shop.items(), before);
+    assert_eq!(json(&shop.cli, "plan show try")["state"], "committed");
+    shop.cli.ok("undo try");
+    assert_eq!(shop.cli.ok("read try app a.txt"), "first\n");
+    shop.cli.ok("cleanup try --yes");
+    shop.assert_nothing_left();
+}
+
 // rule C9, C18, C19
 #[test]
 fn trap_16_without_prepared_transactions_it_is_the_one_irreversible_member() {

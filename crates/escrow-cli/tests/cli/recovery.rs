@@ -2,6 +2,38 @@
 
 use crate::*;
 
+// What is on its way into the memory of the strategies goes with the next that writes there.
+#[test]
+fn a_killed_commit_left_a_file_in_the_memory_for_ever() {
+    need!(require_stepper());
+    let (world, cli) = world();
+    cli.plan("other", "./app", "overlay");
+    cli.plan("one", "./app", "filesystem_copy");
+    put(&cli, "one app a.txt", "one\n");
+    for turn in 0..3 {
+        cli.ok("commit one");
+        let undo = cli.stepper("undo one").only(&["renameat"]);
+        let undo = undo.about(|step| format!("{:?}", step.path).contains("/memory/"));
+        let undone = match turn {
+            1 => undo.fault(1, Fault::Kill),
+            _ => undo.run(),
+        };
+        assert_eq!(undone.hit.is_some(), turn == 1, "it writes there");
+        cli.ok("recover");
+        // Where it was killed the plan is not open yet.
+        cli.run("undo one");
+    }
+    let memory = world.home().join("memory");
+    let at = |name: &String| memory.join(name);
+    let left = names(&memory).into_iter().filter(|name| at(name).is_dir());
+    let left: Vec<String> = left.flat_map(|name| names(at(&name))).collect();
+    assert_eq!(left, [""; 0]);
+    let named = names(&memory)
+        .into_iter()
+        .filter(|name| name.starts_with('.'));
+    assert_eq!(named.count(), 0);
+}
+
 /// Lets a file be removed, or not.
 fn fix(file: &Path, flag: &str) {
     let done = Command::new("chattr").arg(flag).arg(file).status();

@@ -64,12 +64,15 @@ fn a_directory_that_is_new_as_a_whole_is_one_line() {
         ],
     );
     assert!(!shown.contains("index.js"), "{shown}");
-    // What is ignored is said where it is one line.
+    // What is ignored is counted.
     let rules = "git init -q .; printf 'node_modules/\\n' > .gitignore";
     sh(world.at("app"), rules);
     let shown = cli.ok("diff try");
-    has(&shown, ["node_modules/  80 files, 200 B, ignored by git\n"]);
-    assert_eq!(shown.matches("ignored").count(), 1, "{shown}");
+    has(
+        &shown,
+        ["app: 2 added, 1 modified\n  80 ignored by git: node_modules\n"],
+    );
+    assert_eq!(shown.matches("node_modules").count(), 1, "{shown}");
     sh(world.at("app"), "rm -r .git .gitignore");
     has(
         &cli.ok("diff try --all"),
@@ -358,10 +361,10 @@ fn a_terminal_shows_a_diff_through_the_pager_of_git() {
 }
 
 /// A terminal that keeps a whole screen.
-struct Tmux(PathBuf);
+pub(crate) struct Tmux(PathBuf);
 
 impl Tmux {
-    fn start(world: &World, cli: &Cli, line: &str) -> Self {
+    pub(crate) fn start(world: &World, cli: &Cli, line: &str) -> Self {
         // The server of the one before may still be about to end.
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -386,7 +389,7 @@ impl Tmux {
         Self(socket)
     }
 
-    fn tmux(&self, args: &[&str]) -> String {
+    pub(crate) fn tmux(&self, args: &[&str]) -> String {
         let out = Command::new("tmux")
             .arg("-S")
             .arg(&self.0)
@@ -397,7 +400,7 @@ impl Tmux {
 
     /// Waits until the screen has all of these.
     #[track_caller]
-    fn shows<const N: usize>(&self, texts: [&str; N]) {
+    pub(crate) fn shows<const N: usize>(&self, texts: [&str; N]) {
         let start = Instant::now();
         loop {
             let screen = self.tmux(&["capture-pane", "-p"]);
@@ -413,7 +416,7 @@ impl Tmux {
     }
 
     /// Types these, and waits until the program has ended.
-    fn last(&self, keys: &[&str]) {
+    pub(crate) fn last(&self, keys: &[&str]) {
         self.tmux(&[&["send-keys"], keys].concat());
         while !self.tmux(&["list-sessions"]).is_empty() {
             thread::sleep(Duration::from_millis(30));
@@ -463,8 +466,8 @@ fn a_review_releases_exactly_what_was_marked_and_shown() {
         "+       other",
         "end",
     ]);
-    screen.tmux(&["send-keys", "r"]);
-    screen.shows(["Release 1 of 3 changes?"]);
+    screen.tmux(&["send-keys", "c"]);
+    screen.shows(["Commit 1 of 3 changes?"]);
     // What changes while it is looked at is not released.
     put(&cli, "try app new/[x]*", "worse\n");
     screen.last(&["y"]);
@@ -472,7 +475,7 @@ fn a_review_releases_exactly_what_was_marked_and_shown() {
     let screen = Tmux::start(&world, &cli, "review try -m chosen");
     screen.shows(["[ ] A new/[x]*"]);
     screen.tmux(&["send-keys", "j", "Space", "r"]);
-    screen.shows(["Release 1 of 3 changes?"]);
+    screen.shows(["Commit 1 of 3 changes?"]);
     screen.last(&["y"]);
     assert_eq!(read(app.join("new/[x]*")), "worse\n");
     assert!(!app.join("new/y").exists());
@@ -482,19 +485,19 @@ fn a_review_releases_exactly_what_was_marked_and_shown() {
     let screen = Tmux::start(&world, &cli, "review try");
     screen.shows(["[ ] M both  conflict"]);
     screen.tmux(&["send-keys", "a", "r"]);
-    screen.shows(["Release 2 of 2 changes?"]);
+    screen.shows(["Commit 2 of 2 changes?"]);
     screen.last(&["y"]);
     assert_eq!(read(app.join("both")), "theirs\n");
-    let screen = Tmux::start(&world, &cli, "review try --on-conflict ours");
+    let screen = Tmux::start(&world, &cli, "review try --on-conflict sandbox");
     screen.shows(["[ ] M both"]);
     screen.tmux(&["send-keys", "a"]);
     screen.shows(["2 of 2 marked"]);
     screen.last(&["q"]);
     assert_eq!(read(app.join("both")), "theirs\n");
-    let screen = Tmux::start(&world, &cli, "review try --on-conflict ours");
+    let screen = Tmux::start(&world, &cli, "review try --on-conflict sandbox");
     screen.shows(["[ ] M both"]);
     screen.tmux(&["send-keys", "a", "r"]);
-    screen.shows(["Release 2 of 2"]);
+    screen.shows(["Commit 2 of 2"]);
     screen.last(&["y"]);
     assert_eq!(read(app.join("both")), "ours\n");
     assert_eq!(json(&cli, "status")["plans"], value!([]));
@@ -542,8 +545,8 @@ fn a_review_releases_single_hunks_of_a_file() {
             "[ ] @@ -12,7",
             "[x] @@ -24,7",
         ]);
-        screen.tmux(&["send-keys", "r"]);
-        screen.shows(["Release 1 of 2 changes, 1 of them in part?"]);
+        screen.tmux(&["send-keys", "c"]);
+        screen.shows(["Commit 1 of 2 changes, 1 of them in part?"]);
         // What was shown is what is released, or nothing.
         put(&cli, "try app f", thirty(&[2, 15, 28]));
         screen.last(&["y"]);
@@ -551,7 +554,7 @@ fn a_review_releases_single_hunks_of_a_file() {
         let screen = Tmux::start(&world, &cli, "review try");
         screen.shows(["[ ] M f", "tab: hunks"]);
         screen.tmux(&["send-keys", "Tab", "Space", "j", "Space", "r"]);
-        screen.shows(["Release 1 of 2 changes, 1 of them in part?"]);
+        screen.shows(["Commit 1 of 2 changes, 1 of them in part?"]);
         screen.last(&["y"]);
         assert_eq!(read(&f), thirty(&[2, 28]), "{strategy}");
         assert_eq!(mode(&f), 0o640, "{strategy}");
@@ -564,7 +567,7 @@ fn a_review_releases_single_hunks_of_a_file() {
         let screen = Tmux::start(&world, &cli, "review try");
         screen.shows(["[ ] M f", "[ ] @@ -12,7"]);
         screen.tmux(&["send-keys", "Tab", "Space", "r"]);
-        screen.shows(["[x] M f", "Release 1 of 2 changes?"]);
+        screen.shows(["[x] M f", "Commit 1 of 2 changes?"]);
         screen.last(&["y"]);
         assert_eq!(read(&f), thirty(&[2, 15, 28]), "{strategy}");
         assert_eq!(cli.ok("diff try --name-status"), "A\tnew\n");
@@ -647,7 +650,7 @@ fn a_release_of_hunks_is_killed() {
     let (_world, cli) = scene();
     let said = stepper(&cli).run().outcome.stdout_text();
     let next = [
-        "`escrow commit try` releases the rest",
+        "`escrow commit try` commits the rest",
         "undo with `escrow undo try`",
     ];
     has(&said, next);
@@ -675,7 +678,23 @@ fn a_review_offers_no_hunks_of_what_is_released_as_a_whole() {
     screen.shows(["+changed 28"]);
     lacks(&screen.tmux(&["capture-pane", "-p"]), ["hunk"]);
     screen.tmux(&["send-keys", "Tab", "Space", "r"]);
-    screen.shows(["Release 1 of 2 changes?"]);
+    screen.shows(["Commit 1 of 2 changes?"]);
     screen.last(&["y"]);
     assert_eq!(read(world.at("app/f")), thirty(&[2, 28]));
+}
+
+#[test]
+fn what_git_ignores_is_one_row_of_a_review() {
+    as_user_too();
+    let (world, cli) = world();
+    let app = world.at("app");
+    sh(&app, "git init -q .; echo '*.log' > .gitignore");
+    cli.plan("try", "./app", "overlay");
+    cli.ok(inside("run --plan try", "cd app; touch x.log y.log z"));
+    let screen = Tmux::start(&world, &cli, "review try");
+    screen.shows(["[ ] A z", "[ ] 2 ignored by git: x.log, y.log"]);
+    screen.tmux(&["send-keys", "j", "Space", "r"]);
+    screen.shows(["A y.log", "Commit 1 of 2 changes?"]);
+    screen.last(&["y"]);
+    assert!(app.join("x.log").exists() && app.join("y.log").exists() && !app.join("z").exists());
 }

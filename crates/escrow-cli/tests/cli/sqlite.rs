@@ -260,7 +260,7 @@ fn rows_are_merged_by_column_and_what_contradicts_is_named() {
         assert!(path == wanted && what.contains(part), "{path}: {what}");
     }
     assert_eq!(dump(&at), before, "nothing was committed");
-    cli.ok("commit try --on-conflict theirs");
+    cli.ok("commit try --on-conflict original");
     assert_eq!(dump(&at), before, "every change was contested");
 }
 
@@ -276,7 +276,7 @@ fn the_sandboxes_version_counts_where_that_is_wanted() {
         &at,
         "UPDATE orders SET status = 'theirs', total = 4 WHERE id = 1; UPDATE orders SET total = 9 WHERE id = 2",
     );
-    cli.ok("commit try --on-conflict ours");
+    cli.ok("commit try --on-conflict sandbox");
     assert_eq!(sql(&at, "SELECT * FROM orders"), "1|ours|4.0\n3|paid|3.0");
     cli.ok("undo try");
     let wanted = "1|theirs|4.0\n2|new|9.0\n3|paid|3.0";
@@ -449,7 +449,7 @@ fn a_table_that_the_original_dropped_or_reshaped_is_whole_where_ours_wins() {
         let before = sql(&at, "SELECT sql FROM sqlite_schema");
         let refused = cli.fails("commit try", 4);
         assert!(refused.contains("the original"), "{other}: {refused}");
-        cli.ok("commit try --on-conflict ours");
+        cli.ok("commit try --on-conflict sandbox");
         assert_eq!(sql(&at, "SELECT * FROM t"), "1|x\n2|b\n3|c", "{other}");
         cli.ok("undo try");
         assert_eq!(sql(&at, "SELECT sql FROM sqlite_schema"), before, "{other}");

@@ -112,9 +112,9 @@ fn a_row_of_the_original_that_the_new_table_does_not_take_is_named() {
         }
         assert_eq!(dump(&at), before);
         assert_eq!(sql(&inner(&cli), "PRAGMA integrity_check"), "ok");
-        assert_eq!(cli.run("commit try --on-conflict ours").status, 4);
+        assert_eq!(cli.run("commit try --on-conflict sandbox").status, 4);
         // Without the table nothing is left to release.
-        cli.ok("commit try --on-conflict theirs");
+        cli.ok("commit try --on-conflict original");
         assert_eq!(dump(&at), before);
     }
 }
@@ -150,7 +150,7 @@ fn what_cannot_be_matched_by_row_is_a_conflict_of_the_table() {
             "{found:?}"
         );
         assert_eq!(dump(&at), before);
-        cli.ok("commit try --on-conflict ours");
+        cli.ok("commit try --on-conflict sandbox");
         cli.ok("undo try");
         assert_eq!(sorted(&dump(&at)), sorted(&before));
     }
@@ -199,7 +199,7 @@ fn a_value_of_a_new_column_went_with_a_row_that_the_original_deleted() {
     let found = conflicts(&cli);
     let paths: Vec<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
     assert_eq!(paths, ["users/2"], "{found:?}");
-    cli.ok("commit try --on-conflict ours");
+    cli.ok("commit try --on-conflict sandbox");
     let wanted = "1|7\n2|chief\n4|7";
     assert_eq!(sql(&at, "SELECT id, role FROM users"), wanted);
 }
@@ -244,7 +244,7 @@ fn rows_that_refer_to_nothing_were_released_with_an_altered_table() {
             "{inside}: {found:?}"
         );
         assert_eq!(
-            cli.run("commit try --on-conflict ours").status,
+            cli.run("commit try --on-conflict sandbox").status,
             4,
             "{inside}"
         );
@@ -330,7 +330,7 @@ fn a_row_that_is_left_to_the_original_leaves_the_migration() {
         "ALTER TABLE d ADD COLUMN n DEFAULT 5; UPDATE d SET n = NULL WHERE id = 5; UPDATE d SET x = 9 WHERE id = 6",
     );
     sql(&at, "DELETE FROM d WHERE id = 5");
-    cli.ok("commit try --on-conflict theirs");
+    cli.ok("commit try --on-conflict original");
     assert_eq!(sql(&at, "SELECT * FROM d"), "6|9|5");
 }
 
@@ -346,7 +346,7 @@ fn a_row_that_is_left_to_the_original_has_nothing_of_the_sandbox() {
     );
     sql(&at, "INSERT INTO c VALUES (2, 'theirs')");
     assert_eq!(conflicts(&cli)[0].0, "c/2");
-    cli.ok("commit try --on-conflict theirs");
+    cli.ok("commit try --on-conflict original");
     assert_eq!(sql(&at, "SELECT * FROM c"), "1|a|none\n2|theirs|none");
 }
 
@@ -366,7 +366,7 @@ fn a_row_of_the_sandbox_was_taken_for_one_of_the_original() {
     let found = conflicts(&cli);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].0, "ch/9");
-    cli.ok("commit try --on-conflict theirs --dry-run");
-    cli.ok("commit try --on-conflict theirs");
+    cli.ok("commit try --on-conflict original --dry-run");
+    cli.ok("commit try --on-conflict original");
     assert_eq!(sql(&at, "SELECT * FROM p; SELECT * FROM ch"), "1|x|");
 }

@@ -306,10 +306,10 @@ fn a_name_that_something_else_has_in_the_original_is_named_before_the_commit() {
         let before = dump(&at);
         let found = conflicts(&cli);
         assert_eq!(found[0].0, item, "{inside}: {found:?}");
-        let ours = cli.run("commit try --on-conflict ours");
+        let ours = cli.run("commit try --on-conflict sandbox");
         assert_eq!(ours.status, 4, "{inside}: {}", talk(&ours));
         assert_eq!(dump(&at), before, "{inside}");
-        cli.ok("commit try --on-conflict theirs");
+        cli.ok("commit try --on-conflict original");
         assert_eq!(dump(&at), before, "{inside}");
     }
 }
@@ -371,7 +371,7 @@ fn what_is_released_does_not_wait_for_a_table_that_the_original_altered() {
         sql(&inner(&cli), "UPDATE t SET x = 3; INSERT INTO o VALUES (5)");
         sql(&at, outside);
         assert_eq!(cli.run("commit try").status, 4);
-        cli.ok("commit try --on-conflict theirs");
+        cli.ok("commit try --on-conflict original");
         assert_eq!(sql(&at, "SELECT x FROM o"), "5");
     }
 }

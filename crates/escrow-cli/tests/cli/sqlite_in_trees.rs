@@ -57,7 +57,7 @@ fn a_database_that_a_program_had_open_was_replaced_as_a_file() {
         assert_eq!(found.len(), 1, "{found:?}");
         let (path, what) = &found[0];
         assert!(path == "data/shop.db" && what.contains("has this SQLite database open"));
-        assert_eq!(cli.run("commit try --on-conflict ours").status, 4);
+        assert_eq!(cli.run("commit try --on-conflict sandbox").status, 4);
         assert_eq!(dump(&at), before);
         program.end();
         assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "4");
@@ -125,19 +125,22 @@ fn what_a_killed_program_left_was_mixed_with_another_version() {
             let before = seen(&at);
             assert_eq!(conflicts(&cli)[0].0, "data/shop.db");
             // No side can be taken before it is known what the original holds.
-            let refused = cli.run("commit try --on-conflict ours");
+            let refused = cli.run("commit try --on-conflict sandbox");
             let said = talk(&refused);
             assert_eq!(refused.status, 4, "{said}");
             assert!(
-                said.contains(".tables`") && said.contains("`ours` does not settle"),
+                said.contains(".tables`") && said.contains("`sandbox` does not settle"),
                 "{said}"
             );
-            assert_eq!(cli.run("commit try --on-conflict ours --dry-run").status, 4);
+            assert_eq!(
+                cli.run("commit try --on-conflict sandbox --dry-run").status,
+                4
+            );
             assert_eq!(seen(&at), before);
             // Once it is opened, it is a change as any other.
             let theirs = dump(&at);
             assert_eq!(conflicts(&cli).len(), 1);
-            cli.ok("commit try --on-conflict ours");
+            cli.ok("commit try --on-conflict sandbox");
             assert_eq!(sql(&at, "SELECT count(*) FROM orders"), "2");
             killed(&at, more);
             let refused = cli.run("undo try");
@@ -169,9 +172,9 @@ fn a_log_came_beside_another_version_of_its_database() {
     let before = dump(&at);
     let found = conflicts(&cli);
     assert!(found.iter().any(|(path, _)| path == "data/shop.db-wal"));
-    assert_eq!(cli.run("commit try --on-conflict ours").status, 4);
+    assert_eq!(cli.run("commit try --on-conflict sandbox").status, 4);
     // What the sandbox has of it is left out as a whole.
-    cli.ok("commit try --on-conflict theirs");
+    cli.ok("commit try --on-conflict original");
     assert_eq!(dump(&at), before);
     assert_eq!(sql(&at, "PRAGMA integrity_check"), "ok");
 }

@@ -15,7 +15,7 @@ fn refused(cli: &Cli, at: &Path, wanted: &[(&str, &str)]) {
     let found = conflicts(cli);
     let found: Vec<(&str, &str)> = found.iter().map(|(a, b)| (&a[..], &b[..])).collect();
     assert_eq!(found, wanted);
-    let ours = cli.run("commit try --on-conflict ours");
+    let ours = cli.run("commit try --on-conflict sandbox");
     let said = talk(&ours);
     assert_eq!(ours.status, 4, "{said}");
     assert!(said.contains(wanted[0].0), "{said}");
@@ -35,7 +35,7 @@ fn a_new_table_does_not_refer_to_a_row_that_the_original_deleted() {
     sql(&at, "DELETE FROM p WHERE id = 2");
     let what = "its row c/1 refers to a row of p that the original deleted";
     refused(&cli, &at, &[("c", what)]);
-    let theirs = cli.run("commit try --on-conflict theirs");
+    let theirs = cli.run("commit try --on-conflict original");
     assert_eq!(theirs.status, 0, "{}", talk(&theirs));
     assert_eq!(sql(&at, "SELECT name FROM sqlite_schema"), "p");
 }
@@ -202,7 +202,7 @@ fn references_follow_the_type_and_the_collation_of_what_they_refer_to() {
         sql(&inner(&cli), "DELETE FROM p");
         sql(&at, &format!("{on} {theirs}"));
         let before = dump(&at);
-        for command in ["commit try", "commit try --on-conflict ours"] {
+        for command in ["commit try", "commit try --on-conflict sandbox"] {
             let refused = cli.run(command);
             assert_eq!(refused.status, 4, "{theirs}: {}", talk(&refused));
             assert_eq!(dump(&at), before);
@@ -229,7 +229,7 @@ fn what_needs_something_that_is_left_out_says_so() {
         "INSERT INTO p VALUES (10, 'x'); UPDATE c SET a = 10",
     );
     sql(&at, "INSERT INTO p VALUES (5, 'x')");
-    let refused = cli.run("commit try --on-conflict theirs");
+    let refused = cli.run("commit try --on-conflict original");
     let said = talk(&refused);
     assert_eq!(refused.status, 4, "{said}");
     assert!(said.contains("c/1") && said.contains("left out"), "{said}");

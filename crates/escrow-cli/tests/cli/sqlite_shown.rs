@@ -212,7 +212,7 @@ fn a_table_whose_sql_was_edited_in_the_schema_left_a_commit_that_never_ended() {
             // What the message says helps.
             if side == "original" {
                 sql(&at, &remake("v"));
-                cli.ok("commit try --on-conflict ours");
+                cli.ok("commit try --on-conflict sandbox");
             } else {
                 sql(&inner, &remake("v, w"));
                 cli.ok("commit try");

@@ -95,7 +95,7 @@ fn a_text_that_was_not_validated_is_not_merged() {
     let why = "without having been validated";
     refused("commit try2 --on-conflict merge", 4, why);
     refused("commit try2", 4, "changed there and here");
-    let line = "commit try2 --on-conflict ours";
+    let line = "commit try2 --on-conflict sandbox";
     refused(
         &format!("{line} --expect {}", "0".repeat(64)),
         4,
@@ -104,7 +104,7 @@ fn a_text_that_was_not_validated_is_not_merged() {
     put(&cli, "try2 app kept/x", "x\n");
     refused(line, 3, "kept");
     has(
-        &cli.expect("--json commit try2 --on-conflict ours --exclude kept", 0)
+        &cli.expect("--json commit try2 --on-conflict sandbox --exclude kept", 0)
             .stderr_text(),
         ["looking"],
     );

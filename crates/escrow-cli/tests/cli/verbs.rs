@@ -88,13 +88,13 @@ fn a_plan_is_found_by_name_id_prefix_or_place() {
         cli.fails("plan show alp", 2)
             .contains("could be any of 2 plans")
     );
-    // Left out: the newest open plan that was made here, or that holds this directory.
-    assert_eq!(json(&cli, "plan show")["name"], "alpine");
+    // Left out: the open plan that was made here, or that holds this directory.
+    has(&cli.fails("plan show", 2), ["alpine, alpha"]);
     let elsewhere = cli.clone().cwd(&other);
     json(&elsewhere, "plan create gamma");
     assert_eq!(json(&elsewhere, "plan show")["name"], "gamma");
-    assert_eq!(json(&cli, "plan show")["name"], "alpine");
     json(&cli, "cleanup alpine");
+    assert_eq!(json(&cli, "plan show")["name"], "alpha");
     assert_eq!(
         json(&cli.clone().cwd(world.at("app/src")), "plan show")["name"],
         "alpha"
@@ -225,6 +225,47 @@ fn the_patch_is_taken_by_git_and_by_patch() {
         };
         assert_same(&wanted, &found, &ignore);
     }
+}
+
+#[test]
+fn a_patch_names_a_mode_that_git_does_not_know_on_a_comment_line() {
+    as_user_too();
+    let (world, cli) = world();
+    let app = world.at("app");
+    let mode = |path: &str, bits: u32| {
+        let bits = std::os::unix::fs::PermissionsExt::from_mode(bits);
+        fs::set_permissions(app.join(path), bits).expect("it is ours");
+    };
+    write(app.join("tool"), "x\n");
+    write(app.join("both"), "x\n");
+    write(app.join("secret"), "x\n");
+    for path in ["a.txt", "tool", "both", "secret"] {
+        mode(path, 0o644);
+    }
+    cli.ok("plan create try --resource ./app");
+    let script =
+        "cd app; chmod 600 a.txt; chmod 700 tool; chmod 600 both; echo y > both; chmod 755 secret";
+    cli.ok(["run", "--plan", "try", "--", "sh", "-c", script]);
+    let patch = cli.ok("diff try --patch");
+    let wanted = [
+        "# mode changed from 0644 to 0600: a.txt\n# mode changed from 0644 to 0600: both\n",
+        "diff --git a/both b/both\n--- a/both\n",
+        "diff --git a/secret b/secret\nold mode 100644\nnew mode 100755\n# mode changed from 0644 to 0700: tool\n",
+        "diff --git a/tool b/tool\nold mode 100644\nnew mode 100755\n",
+    ];
+    has(&patch, wanted);
+    lacks(&patch, ["diff --git a/a.txt", "mode 100600"]);
+    let at = world.at("p");
+    write(&at, &patch);
+    let mut git = Command::new("git");
+    git.current_dir(&app).args(["apply", "-p1"]).arg(&at);
+    assert!(git.status().expect("git is installed").success(), "{patch}");
+    let bits = |path: &str| fs::metadata(app.join(path)).expect("it is there").mode() & 0o111;
+    assert_eq!(
+        (bits("tool"), bits("secret"), bits("both")),
+        (0o111, 0o111, 0)
+    );
+    assert_eq!(read(app.join("both")), "y\n");
 }
 
 #[test]

@@ -128,8 +128,8 @@ fn d14_what_was_expected_is_what_is_committed() {
         for more in [
             "",
             "--dry-run",
-            "--on-conflict ours",
-            "--on-conflict theirs",
+            "--on-conflict sandbox",
+            "--on-conflict original",
         ] {
             let said = scene.cli.run(format!("commit try --expect {shown} {more}"));
             let text = said.stdout_text() + &said.stderr_text();
@@ -170,7 +170,7 @@ fn d14_what_changed_after_the_question_was_asked_is_not_released() {
     let scene = Scene::new("filesystem_copy");
     let terminal = Terminal::new(24, 200);
     let lines = [
-        (in_try("echo agent > a.txt"), "discard [x]?", "r\n", 125),
+        (in_try("echo agent > a.txt"), "[x]discard [?]", "c\n", 125),
         (words("commit try"), "[y/N]", "y\n", 4),
     ];
     for (line, question, answer, status) in lines {
@@ -187,9 +187,9 @@ fn d14_what_changed_after_the_question_was_asked_is_not_released() {
     }
     // Looked at again, it can be released.
     let mut child = terminal.start(scene.cli.command(in_try("true")));
-    terminal.expect("discard [x]?");
+    terminal.expect("[x]discard [?]");
     write(sandboxed(&scene, "filesystem_copy"), "other\n");
-    terminal.talk("d\n", &["+other", "discard [x]?"]);
+    terminal.talk("d\n", &["+other", "[x]discard [?]"]);
     terminal.talk("r\n", &["escrow undo try"]);
     assert!(child.wait().expect("it is ours").success());
     assert_eq!(read(scene.app.join("a.txt")), "other\n");

@@ -218,7 +218,7 @@ fn d10_an_original_that_is_edited_meanwhile() {
             let case = format!("{strategy}, before {before}: {}", outcome.stderr_text());
             assert_eq!(outcome.status, 4, "{case}");
             assert_eq!(read(scene.app.join("a.txt")), "outside\n", "{case}");
-            scene.cli.ok("commit try --on-conflict theirs");
+            scene.cli.ok("commit try --on-conflict original");
             assert_eq!(read(scene.app.join("a.txt")), "outside\n", "{case}");
             let main = read(scene.app.join("src/main.rs"));
             assert_eq!(main, "outside, alone\n", "{case}");
@@ -402,8 +402,8 @@ fn a11_names_that_talk_to_the_terminal() {
     let script =
         r#"printf 'text \033]0;evil\007 \033[2J\n' > "$(printf 'name\033]0;evil\007\033[2J')""#;
     let mut child = terminal.start(scene.cli.command(in_try(script)));
-    terminal.expect("discard [x]?");
-    terminal.talk("d\n", &["+text", "discard [x]?"]);
+    terminal.expect("[x]discard [?]");
+    terminal.talk("d\n", &["+text", "[x]discard [?]"]);
     terminal.send("x\n");
     assert!(child.wait().expect("it ends").success());
     let text = terminal.text();

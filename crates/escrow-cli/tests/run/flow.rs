@@ -33,6 +33,7 @@ fn a_command_goes_on_in_the_open_plan_of_its_directory() {
     // A plan of its own sees nothing of it, and ends by itself.
     cli.fails("run --new -- cat b.txt", 1);
     cli.ok("run --new --rollback -- touch c.txt");
+    cli.ok("gc --older-than 0s");
     cli.fails("run --strategy overlay -- cat b.txt", 1);
     assert_eq!(open(&cli), "app");
     // What was there before is not discarded with what the command did.
@@ -41,7 +42,7 @@ fn a_command_goes_on_in_the_open_plan_of_its_directory() {
         &refused,
         ["the open plan app holds changes", "--new", "--plan app"],
     );
-    cli.ok(inside("run --commit", "echo more > c.txt"));
+    cli.ok(inside("run --plan app --commit", "echo more > c.txt"));
     assert_eq!(open(&cli), "");
     assert!(world.at("app/b.txt").exists() && world.at("app/c.txt").exists());
     cli.ok("cleanup app");
@@ -182,7 +183,10 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
         [&serde_json::json!(0), &serde_json::json!("committed")]
     );
     // A commit that fails tells both what the command did and why.
-    let refused = cli.expect("--json run --commit --report ../report.json -- true", 125);
+    let refused = cli.expect(
+        "--json run --plan app --commit --report ../report.json -- true",
+        125,
+    );
     let refused: Value = serde_json::from_str(&refused.stdout_text()).expect("one document");
     assert_eq!(
         [
@@ -322,7 +326,7 @@ fn what_a_running_command_has_is_released_again_and_again() {
         assert_eq!(json(&cli, "plan stop try")["stopped"], true);
         assert_ne!(server.end().status, 0);
         assert_eq!(json(&cli, "plan stop try")["stopped"], false);
-        cli.ok("commit try --on-conflict ours");
+        cli.ok("commit try --on-conflict sandbox");
         assert!(number("one") >= last, "{strategy}");
         cli.ok("undo try");
         assert_eq!(read(app.join("one")), "mine\n", "{strategy}");
@@ -425,4 +429,33 @@ fn a_plan_gets_another_name_and_a_directory_sees_its_own_plans() {
     cli.ok("commit better");
     assert_eq!(read(world.at("app/b.txt")), "new\n");
     cli.ok("plan delete other");
+}
+
+/// `escrow diff --scratch` was to be typed of a plan that had gone with the command.
+#[test]
+fn what_a_run_tells_to_type_can_be_typed() {
+    as_user_too();
+    let (_world, cli) = world();
+    let cli = cli.env("SOME_TOKEN", "precious");
+    for line in ["run", "run --rollback", "run --commit"] {
+        let said = cli
+            .expect(inside(line, "echo x > ~/cache"), 0)
+            .stderr_text();
+        has(&said, ["in the home directory, never committed: 1 added"]);
+        lacks(&said, ["diff --scratch"]);
+    }
+    assert_eq!(open(&cli), "");
+    let script = "echo x > ~/cache; echo y > b.txt";
+    let said = cli.expect(inside("run", script), 0).stderr_text();
+    has(
+        &said,
+        ["`escrow diff --scratch app", "not passed: ", "SOME_TOKEN"],
+    );
+    let listed = cli.ok("diff --scratch --name-status");
+    has(&listed, ["cache"]);
+    // What a command does not get is said once a plan, and stands in each document.
+    let said = cli.expect(inside("run", script), 0).stderr_text();
+    lacks(&said, ["not passed"]);
+    let document = json(&cli, "run -- true");
+    has(&document["not_passed"].to_string(), ["SOME_TOKEN"]);
 }

@@ -79,6 +79,14 @@ pub(crate) fn assert_sound(app: &Path) {
     assert_eq!(sh(app, left), "");
 }
 
+/// Removes what is open, such as plans that an undo opened again: as long as they are, git keeps what they began from.
+pub(crate) fn cleaned(cli: &Cli) {
+    for plan in list(&json(cli, "status")["plans"]) {
+        let id = plan["id"].as_str().expect("an id");
+        cli.ok(format!("cleanup {id} --yes"));
+    }
+}
+
 const WORK: &str = "set -e; echo agent >> src/a; git commit -q src/a -m 'agent work'; git stash -q; git stash pop -q;
     git branch feature; git tag v1; echo new > n; git gc -q; git status --short";
 
@@ -111,6 +119,7 @@ fn the_repository_does_not_move_until_the_commit_and_moves_back_by_undo() {
     cli.ok("undo u --yes");
     assert_eq!(git(&app, "log --format=%s"), "first\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -201,8 +210,10 @@ fn what_an_agent_writes_into_its_git_directory_is_data() {
     cli.ok("commit t --yes");
     assert!(!app.join("pwned").exists());
     cli.ok("undo t --yes");
+    cleaned(&cli);
     assert_eq!(signature(&app), before);
 
+    cleaned(&cli);
     assert_sound(&app);
 }
 

@@ -1,10 +1,10 @@
 //! A sandbox that begins as a clean tree of a revision, not as the files lie.
 
-use crate::git::{assert_sound, git, signature, world};
+use crate::git::{assert_sound, cleaned, git, signature, world};
 use crate::*;
 
 /// A checkout with two commits and with files that are changed, untracked and ignored; its resource `app` begins at `base`.
-fn based(world: &World, base: &str) -> (Cli, PathBuf) {
+pub(crate) fn based(world: &World, base: &str) -> (Cli, PathBuf) {
     let app = world.dir("app");
     sh(
         &app,
@@ -84,6 +84,7 @@ fn trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_
     );
     assert_eq!(read(app.join("src/a")), "one\n");
     assert_eq!(read(app.join(".env")), "secret\n");
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -104,7 +105,7 @@ fn what_is_not_committed_in_the_checkout_is_never_overwritten() {
         assert!(found.contains(path), "{path}: {found}");
     }
     assert_eq!(signature(&app), before);
-    cli.ok("commit t --yes --on-conflict theirs");
+    cli.ok("commit t --yes --on-conflict original");
     assert_eq!(read(app.join("c")), "keep\ndirty\n");
     assert_eq!(read(app.join("u")), "plain\n");
     assert_eq!(read(app.join("src/note")), "note\n");

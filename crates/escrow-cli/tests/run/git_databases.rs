@@ -1,7 +1,7 @@
 //! A checkout with a database in it: the history of the one and the rows of the other are released together, and git never takes the
 //! link that stands in the place of the database for a file.
 
-use crate::git::{assert_sound, git, repository};
+use crate::git::{assert_sound, cleaned, git, repository};
 use crate::*;
 
 /// A checkout in which a database lies, as two resources.
@@ -54,6 +54,7 @@ fn a_commit_inside_brought_a_link_in_the_place_of_a_database() {
     assert_eq!(read(app.join(".git/info/exclude")), exclude);
     cli.ok("undo try");
     assert_eq!(sh(&app, NAMES), "saw\n");
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -77,8 +78,8 @@ fn a_link_that_was_committed_by_force_is_never_released() {
         cli.ok(in_try(&format!("{INSERT}; {work}")));
         for line in [
             "commit try",
-            "commit try --on-conflict ours",
-            "commit try --on-conflict theirs",
+            "commit try --on-conflict sandbox",
+            "commit try --on-conflict original",
         ] {
             let refused = cli.run(line);
             let said = format!("{}{}", refused.stdout_text(), refused.stderr_text());
@@ -92,6 +93,66 @@ fn a_link_that_was_committed_by_force_is_never_released() {
         assert_eq!(sh(&app, NAMES), "saw\naxe\n");
         assert_eq!(git(&app, "ls-files data"), "");
     }
+}
+
+/// Of a database that git keeps versions of, `git add -A` committed the link that stands in its place, and the commit of the
+/// plan was refused until somebody took it out by hand.
+// rule G1, C1, Q5
+#[test]
+fn a_tracked_database_is_unchanged_to_git_inside() {
+    as_user_too();
+    for sparse in [false, true] {
+        let (_world, cli, app) = shop();
+        cli.ok("rollback try");
+        cli.ok("cleanup try");
+        sh(
+            &app,
+            "git add data; git commit -qm data data; git branch before HEAD~1",
+        );
+        if sparse {
+            sh(&app, "git sparse-checkout set --no-cone '/*'");
+        }
+        cli.ok("plan create again -r app -r db");
+        // In a sparse checkout git looks for itself at what it is told to skip; what it does not write is left alone all the same.
+        let back = if sparse {
+            "true"
+        } else {
+            "git stash -q; git reset -q --hard"
+        };
+        let work = "set -e; git status --short data; echo agent >> src/a; git add -A; git add .; git commit -qam work";
+        let look = "git ls-files -s data | cut -d' ' -f1; git diff HEAD --stat -- data";
+        let said = cli.ok(in_plan(
+            "again",
+            &format!("{INSERT}; {work}; {back}; {look}; {NAMES}"),
+        ));
+        assert_eq!(said, "100644\nsaw\naxe\n", "sparse: {sparse}");
+        cli.ok("commit again");
+        assert_eq!(sh(&app, NAMES), "saw\naxe\n");
+        let brought = git(&app, "show --name-only --format=%s HEAD");
+        has(&brought, ["work", "src/a"]);
+        lacks(&brought, ["data"]);
+        // Outside the database is the file that it always was, and git sees its rows change.
+        assert_eq!(git(&app, "status --short data"), " M data/sh[o]p.db\n");
+        let listed = git(&app, "ls-files -v data");
+        assert!(listed.starts_with("H "), "{listed}");
+    }
+}
+
+/// A tracked database that is taken out of git inside is taken out of it, and stays where it is.
+// rule G1, Q5
+#[test]
+fn a_tracked_database_that_is_untracked_inside_stays_a_database() {
+    let (_world, cli, app) = shop();
+    cli.ok("rollback try");
+    cli.ok("cleanup try");
+    sh(&app, "git add data; git commit -qm data data");
+    cli.ok("plan create again -r app -r db");
+    let work = "set -e; git rm -q --cached --sparse 'data/sh\\[o\\]p.db'; git commit -qm without";
+    cli.ok(in_plan("again", &format!("{INSERT}; {work}")));
+    cli.ok("commit again");
+    assert_eq!(sh(&app, NAMES), "saw\naxe\n");
+    assert_eq!(git(&app, "ls-files data"), "");
+    assert_eq!(git(&app, "log --format=%s -1"), "without\n");
 }
 
 /// What an agent leaves out of git by itself is released by name, without the lines that belong to the sandbox.

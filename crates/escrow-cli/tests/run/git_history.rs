@@ -1,7 +1,7 @@
 //! What a diff says of a private history, and what of it is released: references, what is staged, hooks and settings,
 //! and the options that a checkout can have.
 
-use crate::git::{assert_sound, change, checkout, git, repository, signature, world};
+use crate::git::{assert_sound, change, checkout, cleaned, git, repository, signature, world};
 use crate::*;
 
 fn strings(list: &Value, key: &str) -> Vec<String> {
@@ -124,6 +124,7 @@ fn what_is_only_staged_is_shown_and_arrives_staged() {
     cli.ok(in_plan("n", "git status; git add u; git reset -q u"));
     assert_eq!(json(&cli, "diff n")["resources"][0]["changes"], value!([]));
     cli.ok("cleanup n --yes");
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -175,8 +176,8 @@ fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
         assert!(!app.join(".git/hooks/pre-commit").exists(), "{line}");
         assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? n\n?? u\n");
         cli.ok("undo t --yes");
-        assert_eq!(signature(&app), before);
         cli.ok("cleanup t --yes");
+        assert_eq!(signature(&app), before);
         cli.ok("plan create t -r app");
         cli.ok(in_plan("t", work));
     }
@@ -260,6 +261,7 @@ fn a_part_never_moves_a_branch_without_its_files() {
     }
     assert_eq!(git(&app, "log --format=%s"), "first\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    cleaned(&cli);
     assert_sound(&app);
 }
 

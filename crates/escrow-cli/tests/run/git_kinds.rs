@@ -2,7 +2,7 @@
 
 use escrow_testkit::user::rerun_test_as_user_with;
 
-use crate::git::{assert_sound, git, world};
+use crate::git::{assert_sound, cleaned, git, world};
 use crate::git_default::strategy;
 use crate::*;
 
@@ -63,6 +63,7 @@ fn lives(cli: &Cli, app: &Path, what: &str) {
     assert_eq!(git(app, "log --format=%s"), log, "{what}");
     assert_eq!(git(app, "status --short"), status, "{what}");
     assert_eq!(read(app.join("a")), "one\n", "{what}");
+    cleaned(cli);
     assert_sound(app);
 }
 
@@ -216,6 +217,7 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
         cli.ok("cleanup u --yes");
         assert_eq!(state(&lib), before);
         assert_eq!(git(&app, "status --short"), status);
+        cleaned(&cli);
         assert_sound(&app);
     }
     // A clean tree has none, and says so; one in which something is under way is refused with that.
@@ -239,6 +241,66 @@ fn trap_09_submodules_absent_initialised_and_dirty() {
     let made = json(&cli, "plan create m -r .");
     assert_eq!(made["sandboxes"][0]["strategy"], "overlay", "{made}");
     assert!(made.to_string().contains("a merge is under way"), "{made}");
+}
+
+/// A commit inside a submodule was found only by the commit that it kept from being made.
+// rule G6
+#[test]
+fn a_commit_inside_a_submodule_is_said_by_diff_and_run_with_what_goes_on() {
+    as_user_too();
+    let world = world_of_submodules("");
+    let app = world.path().join("app");
+    let cli = Cli::new(&world, &binary()).cwd(&app);
+    cli.ok("plan create t -r .");
+    let commit = "git -C lib -c user.name=U -c user.email=u@e commit -qam inside";
+    let ran = cli.run(in_plan(
+        "t",
+        &format!("echo x >> lib/l; {commit}; echo y > y"),
+    ));
+    let said = ran.stderr_text();
+    has(
+        &said,
+        ["cannot be committed  app: commits were made in the submodule 'lib'"],
+    );
+    let typed = |said: &str| {
+        let line = said
+            .lines()
+            .find(|line| line.starts_with("cannot be committed"));
+        let line = line
+            .unwrap_or_else(|| panic!("no obstacle is in: {said}"))
+            .to_owned();
+        let typed = line.split('`').nth(1).expect("a command to type");
+        typed
+            .strip_prefix("escrow ")
+            .expect("one of ours")
+            .replace('\'', "")
+    };
+    let diff = cli.run("diff t");
+    has(
+        &diff.stdout_text(),
+        ["keeps this checkout from being committed"],
+    );
+    let next = typed(&diff.stderr_text());
+    assert_eq!(next, typed(&said));
+    assert_eq!(fails_as(&cli, "commit t --yes", 1), "unsupported");
+    cli.ok(next);
+    lacks(&cli.run("diff t").stderr_text(), ["cannot be committed"]);
+    cli.ok("commit t --yes");
+    assert!(read(app.join("lib/l")).ends_with("x\n"));
+    assert_eq!(read(app.join("y")), "y\n");
+    assert_eq!(git(&app, "status --short"), " m lib\n?? y\n");
+    // Where the checkout itself names such a commit, its history stays inside too.
+    sh(&app, "git -C lib checkout -q l");
+    cli.ok("plan create u -r .");
+    let names = "git add lib; git commit -qm names; echo z > z";
+    let ran = cli.run(in_plan("u", &format!("echo w >> lib/l; {commit}; {names}")));
+    let next = typed(&ran.stderr_text());
+    has(&next, ["commit u --exclude .git/** --exclude lib/**"]);
+    assert_eq!(fails_as(&cli, "commit u --yes", 1), "unsupported");
+    cli.ok(format!("{next} --yes"));
+    assert_eq!(read(app.join("z")), "z\n");
+    assert_eq!(git(&app, "status --short"), "?? y\n?? z\n");
+    has(&cli.run("diff u").stderr_text(), ["cannot be committed"]);
 }
 
 fn world_of_submodules(more: &str) -> World {
@@ -327,5 +389,6 @@ fn submodules_lfs_pointers_and_a_sparse_checkout_in_one_repository() {
     cli.ok("cleanup t --yes");
     assert_eq!(git(&app, "status --short"), "");
     assert_eq!(read(app.join("in/p.bin")), pointer);
+    cleaned(&cli);
     assert_sound(&app);
 }

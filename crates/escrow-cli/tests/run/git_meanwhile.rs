@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use escrow_testkit::stepper::{Fault, Step, require_stepper};
 
-use crate::git::{assert_sound, git, repository};
+use crate::git::{assert_sound, cleaned, git, repository};
 use crate::*;
 
 const RENAMES: &[&str] = &["rename", "renameat", "renameat2"];
@@ -146,6 +146,7 @@ fn a_lock_of_a_living_git_is_not_taken_for_one_that_a_killed_commit_left() {
     assert_eq!(git(&app, "log --format=%s -1"), "x\n");
     cli.ok("undo t --yes");
     cli.ok("cleanup t --yes");
+    cleaned(&cli);
     assert_sound(&app);
 }
 

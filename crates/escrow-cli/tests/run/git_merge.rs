@@ -1,6 +1,6 @@
 //! Releases where both sides went on: merged by lines, by path, or told before anything moves.
 
-use crate::git::{assert_sound, git, repository, signature};
+use crate::git::{assert_sound, cleaned, git, repository, signature};
 use crate::*;
 
 const LINES: &str = "seq 1 9 > src/a; git commit -qm lines src/a";
@@ -38,6 +38,7 @@ fn changes_of_both_sides_in_one_file_are_merged_by_lines() {
     assert_eq!(git(&app, "log --format=%s -1"), "user\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     assert!(read(app.join("src/a")).starts_with("1\n"));
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -88,7 +89,7 @@ fn a_file_with_a_merge_driver_is_a_conflict_that_names_it_and_the_driver_is_not_
     let said = failed.stdout_text();
     assert_eq!(failed.status, 4, "{said}");
     assert!(said.contains("src/a") && said.contains("'own'"), "{said}");
-    cli.ok("commit t --yes --on-conflict ours");
+    cli.ok("commit t --yes --on-conflict sandbox");
     assert!(read(app.join("src/a")).starts_with("agent\n2\n"));
     assert!(git(&app, "show HEAD:src/a").ends_with("8\n9\n"));
     sh(world.path(), "test -z \"$(find . -name ran)\"");
@@ -188,5 +189,6 @@ fn a_directory_deleted_inside_goes_with_files_that_the_user_has_as_committed_and
     assert_eq!(read(app.join("d/f")), "1\n2\n3\n");
     assert_eq!(git(&app, "log --format=%s -1"), "d\n");
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    cleaned(&cli);
     assert_sound(&app);
 }

@@ -1,6 +1,6 @@
 //! Checkouts whose git directory lies elsewhere: linked worktrees and submodules.
 
-use crate::git::{assert_sound, checkout, git, signature, world};
+use crate::git::{assert_sound, checkout, cleaned, git, signature, world};
 use crate::git_default::strategy;
 use crate::*;
 
@@ -40,6 +40,7 @@ fn a_commit_in_a_linked_worktree_below_the_home_directory_is_released() {
     cli.ok("undo topic --yes");
     assert_eq!(git(&topic, "log --format=%s"), "first\n");
     assert_eq!(read(topic.join("a")), "one\n");
+    cleaned(&cli);
     assert_sound(&main);
     // Without a release nothing moves, wherever the git directory lies.
     cli.ok("cleanup topic --yes");

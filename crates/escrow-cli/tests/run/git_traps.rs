@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::git::{assert_sound, change, checkout, git, signature, world};
+use crate::git::{assert_sound, change, checkout, cleaned, git, signature, world};
 use crate::*;
 
 /// A checkout, and everything that a plan of it can go through.
@@ -61,6 +61,7 @@ impl Trap {
         self.cli.ok("undo t --yes");
         assert_eq!(self.git("log --format=%s -1"), "user\n");
         self.cli.ok("cleanup t --yes");
+        cleaned(&self.cli);
         assert_sound(&self.app);
     }
 
@@ -349,6 +350,7 @@ fn trap_13_a_branch_that_is_checked_out_elsewhere_is_not_pulled_away() {
     cli.expect("commit u --yes", 4);
     assert_eq!(git(&third, "status --porcelain=v2 --branch"), before);
     cli.ok("cleanup u --yes");
+    cleaned(cli);
     assert_sound(app);
 }
 
@@ -439,6 +441,7 @@ fn trap_16_line_endings_and_encodings_keep_every_byte() {
     trap.cli.ok("undo t --yes");
     assert_eq!(bytes(), before);
     assert_eq!(trap.git("status --short"), " M b\nA  s\n?? u\n");
+    cleaned(&trap.cli);
     assert_sound(&trap.app);
 }
 
@@ -516,6 +519,7 @@ fn trap_18_no_language_colour_or_format_confuses() {
     );
     assert!(trap.app.join("ü\n\t\"x").exists());
     trap.cli.ok("undo t --yes");
+    cleaned(&trap.cli);
     assert_sound(&trap.app);
 }
 
@@ -582,6 +586,7 @@ fn trap_20_heads_that_are_elsewhere_on_either_side() {
         assert_eq!(signature(&trap.app), before);
         trap.cli.ok(format!("cleanup {name} --yes"));
     }
+    cleaned(&trap.cli);
     assert_sound(&trap.app);
 }
 
@@ -609,6 +614,7 @@ fn trap_20_a_branch_without_a_commit() {
     let after = sh(&app, "cat .git/HEAD; git ls-files -s; git status --short");
     assert_eq!(after, before);
     cli.ok("cleanup t --yes");
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -643,6 +649,7 @@ fn trap_20_two_plans_of_one_repository() {
     trap.cli.ok("undo one --yes");
     assert_eq!(trap.git("log --format=%s"), "first\n");
     assert_eq!(trap.git("status --short"), " M b\nA  s\n?? u\n");
+    cleaned(&trap.cli);
     assert_sound(&trap.app);
 }
 

@@ -1,7 +1,7 @@
 //! Undo of a git commit: references move back by compare-and-swap, files by the tree commit, and what the user did since
 //! is kept, or the undo refuses with the reason.
 
-use crate::git::{assert_sound, git, repository, signature};
+use crate::git::{assert_sound, cleaned, git, repository, signature};
 use crate::*;
 
 const WORK: &str = "echo agent >> src/a; git commit -qm agent src/a; echo n > n";
@@ -45,6 +45,7 @@ fn an_undo_refuses_what_would_lose_work_of_the_user() {
     let before = signature(&app);
     assert_eq!(fails_as(&cli, "undo u", 4), "conflict");
     assert_eq!(signature(&app), before);
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -67,5 +68,6 @@ fn an_undo_keeps_what_it_does_not_touch() {
     );
     assert_eq!(git(&app, "log --format=%s mine"), "agent\nfirst\n");
     assert_eq!(read(app.join("src/a")), "one\n");
+    cleaned(&cli);
     assert_sound(&app);
 }

@@ -1,6 +1,6 @@
 //! Real work with git inside: what comes out is what the same work gives without Escrow, to the names of the commits.
 
-use crate::git::{assert_sound, git, repository, world};
+use crate::git::{assert_sound, cleaned, git, repository, world};
 use crate::*;
 
 const DATES: [(&str, &str); 2] = [
@@ -46,6 +46,7 @@ fn same_as_native(work: &str) {
     cli.ok("undo t --yes");
     assert_eq!(shell(&app, LOOK), before);
     cli.ok("cleanup t --yes");
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -104,16 +105,11 @@ fn patches_notes_and_plumbing() {
 
 #[test]
 fn a_library_that_is_not_git_works_inside() {
-    // The interpreter of the system, for which the module is packaged.
-    let found = Command::new("/usr/bin/python3")
-        .args(["-c", "import pygit2"])
-        .output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        skip("pygit2 is not installed");
+    let Some(python) = python_with("pygit2") else {
         return;
-    }
-    same_as_native(
-        r#"/usr/bin/python3 - <<'PY'
+    };
+    same_as_native(&format!(
+        r#"{} - <<'PY'
 import pygit2
 repo = pygit2.Repository('.')
 open('by-library', 'w').write('libgit2\n')
@@ -127,24 +123,13 @@ print(sorted(k for k, v in repo.status().items()))
 repo.create_branch('lib', repo[made])
 PY
 git log --format=%s -2; git fsck"#,
-    );
+        python.display()
+    ));
 }
 
 #[test]
 fn a_library_in_rust_sees_the_private_history() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let places = [
-        PathBuf::from("/usr/bin/python3"),
-        root.join("target/s3-python/bin/python3"),
-    ];
-    let has = |python: &PathBuf| {
-        let asked = Command::new(python)
-            .args(["-c", "import gitoxide"])
-            .output();
-        asked.is_ok_and(|output| output.status.success())
-    };
-    let Some(python) = places.into_iter().find(has) else {
-        skip("gitoxide, the binding of gix, is not installed");
+    let Some(python) = python_with("gitoxide") else {
         return;
     };
     same_as_native(&format!(
@@ -156,6 +141,88 @@ print(repo.head_name, repo.head_id, sorted(repo.branches()), sorted(repo.tags())
 print(repo.rev_parse('main~3'), repo.read_blob('HEAD:new'), repo.read_blob('own:large')[:9])
 print([one.id for one in repo.commits('main')])
 PY"#,
+        python.display()
+    ));
+}
+
+/// GitPython reads the alternates of a repository as paths from its current directory, and each of them by itself. So does
+/// this: whatever the directory is, each object of the user is in one of them.
+#[test]
+fn alternates_hold_in_whatever_directory_they_are_read() {
+    as_user_too();
+    let (_world, cli, app) = repository();
+    let id = git(&app, "rev-parse HEAD");
+    let (dir, name) = id.trim().split_at(2);
+    cli.ok("plan create t -r app");
+    let look = format!(
+        "cd {{}}; while read dir; do test ! -e $dir/{dir}/{name} || echo found; done < {}/.git/objects/info/alternates",
+        app.display()
+    );
+    for from in [app.join("src"), app.clone(), PathBuf::from("/")] {
+        let look = look.replace("{}", &from.display().to_string());
+        let said = cli.ok(in_plan("t", &look));
+        assert!(said.starts_with("found\n"), "{}: {said}", from.display());
+    }
+}
+
+/// The interpreter that has a module of Python: that of the system, or that of `scripts/install-deps.sh`.
+fn python_with(module: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let places = [
+        PathBuf::from("/usr/bin/python3"),
+        root.join("target/s3-python/bin/python3"),
+    ];
+    let has = |python: &PathBuf| {
+        let mut asked = Command::new(python);
+        let asked = asked.args(["-c", &format!("import {module}")]).output();
+        asked.is_ok_and(|output| output.status.success())
+    };
+    let found = places.into_iter().find(has);
+    if found.is_none() {
+        skip(&format!("the module {module} is not installed"));
+    }
+    found
+}
+
+/// aider works with GitPython.
+#[test]
+fn gitpython_works_inside() {
+    let Some(python) = python_with("git") else {
+        return;
+    };
+    same_as_native(&format!(
+        r#"mkdir -p below; cd below; {} - <<'PY'
+import git
+repo = git.Repo('..', odbt=git.GitDB)
+print(repo.head.commit.hexsha, [c.message for c in repo.iter_commits('main')][:3])
+print(sorted(blob.path for blob in repo.head.commit.tree.traverse())[:5], repo.is_dirty())
+open('../by-library', 'w').write('gitpython\n')
+repo.index.add(['by-library'])
+print(repo.index.commit('by a library').message, repo.commit('HEAD~1').tree.hexsha)
+print(sorted(d.a_path for d in repo.head.commit.diff('HEAD~1')), repo.untracked_files)
+PY
+cd ..; git log --format=%s -2; git fsck"#,
+        python.display()
+    ));
+}
+
+#[test]
+fn dulwich_works_inside() {
+    let Some(python) = python_with("dulwich") else {
+        return;
+    };
+    same_as_native(&format!(
+        r#"mkdir -p below; cd below; {} - <<'PY'
+import os
+from dulwich import porcelain
+from dulwich.repo import Repo
+repo = Repo('..')
+print(repo.head(), repo[repo.head()].message, [e.commit.message for e in repo.get_walker(max_entries=3)])
+open('../by-library', 'w').write('dulwich\n')
+porcelain.add(repo, [os.path.abspath('../by-library')])
+print(len(porcelain.commit(repo, message=b'by a library', author=b'L <l@example.org>', committer=b'L <l@example.org>', commit_timestamp=1500000000, author_timestamp=1500000000, commit_timezone=0, author_timezone=0)))
+PY
+cd ..; git log --format=%s -2; git fsck"#,
         python.display()
     ));
 }
@@ -184,6 +251,7 @@ fn names_and_contents_that_are_odd_arrive_as_they_are() {
     assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
     assert!(!app.join("Case").exists());
     cli.ok("cleanup t --yes");
+    cleaned(&cli);
     assert_sound(&app);
 }
 
@@ -220,5 +288,6 @@ fn this_project_is_worked_on() {
     assert_eq!(git(&app, "rev-parse HEAD"), head);
     assert_eq!(git(&app, "status --short"), "");
     cli.ok("cleanup t --yes");
+    cleaned(&cli);
     assert_sound(&app);
 }

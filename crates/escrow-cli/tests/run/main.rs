@@ -5,6 +5,7 @@
     reason = "tests look at real files and their own environment"
 )]
 
+mod agents;
 mod ask;
 mod attacks;
 mod attacks_descriptors;
@@ -15,6 +16,7 @@ mod attacks_root;
 mod attacks_secrets;
 mod attacks_streams;
 mod attacks_suite;
+mod caches;
 mod checkpoints;
 mod flow;
 mod git;
@@ -29,9 +31,11 @@ mod git_merge;
 mod git_places;
 mod git_signature;
 mod git_traps;
+mod git_uncommitted;
 mod git_undo;
 mod git_work;
 mod groups;
+mod helpers_killed;
 mod jobs;
 mod join;
 mod library;
@@ -43,6 +47,7 @@ mod opened;
 mod options;
 mod running;
 mod snapshots;
+mod summary;
 mod terminal;
 mod validation;
 mod work;

@@ -92,37 +92,72 @@ fn a_mount_in_the_project_is_seen_and_not_written() {
     );
 }
 
-/// Root mounts something below a home directory; its user can run commands all the same.
+/// What is mounted in a home directory is seen and not written, by an ordinary user; beside it everything is as without.
 #[test]
-fn a_mount_below_the_home_directory_is_no_obstacle() {
+fn a_mount_in_the_home_directory_leaves_the_rest_as_it_is() {
     need!(require_root("a mount"));
     let (world, cli) = world();
     let home = world.dir("user-home");
     sh(
         &home,
-        "mkdir -p mounted deep/mounted deep/side .cache; echo x > file",
+        "mkdir -p mounted deep/mounted deep/side .config/tool .ssh .claude; echo x > file; echo '{}' > .claude.json; ln -s file link
+        echo key > .netrc; echo key > .ssh/key; echo n > .config/tool/name; truncate -s 20M large; touch point; chmod 600 file; touch -d @1000 file",
     );
     let cli = cli.env("HOME", &home).user();
-    sh(world.path(), &format!("chown -R {UID}:{UID} ."));
-    let lay = "mount -t tmpfs none user-home/mounted; echo y > user-home/mounted/file
+    sh(world.path(), &format!("chown -hR {UID}:{UID} ."));
+    let lay = "mount -t tmpfs none user-home/mounted; echo y > user-home/mounted/file; mount --bind app/a.txt user-home/point
         mount -t tmpfs none user-home/deep/mounted; cd app; exec \"$0\" \"$@\"";
-    let script = "cat ~/file ~/mounted/file; echo z > a.txt; (echo w > ~/new) 2>/dev/null || echo closed
-        (echo w > ~/mounted/file) 2>/dev/null || echo closed; echo cached > ~/.cache/c; echo s > ~/deep/side/s; cat ~/.cache/c";
     let outer = ["unshare", "-m", "sh", "-euc", lay];
-    let mut command = cli.behind(&outer, inside("run --rollback", script));
-    let output = command
-        .current_dir(world.path())
-        .output()
-        .expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let run = |line: Vec<OsString>| {
+        let mut command = cli.behind(&outer, line);
+        let output = command
+            .current_dir(world.path())
+            .output()
+            .expect("it starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let script = "echo z > a.txt; cd; cat file link mounted/file .netrc .ssh/key .config/tool/name; head -1 point
+        stat -c '%a %Y' file; test $(stat -c %s large) = 20971520 || echo short
+        for f in mounted/new mounted/file deep/mounted/new large point; do (echo w > $f) 2>/dev/null && echo written $f; done
+        echo new > new; echo '{1}' > t; mv t .claude.json; mkdir .cache; echo cached > .cache/c; echo d > deep/new; echo s > deep/side/s
+        echo t > .config/tool/new; mv .config/tool/name .config/tool/named; mkdir -p .local/share; rm link; ls -A; ls deep";
+    let (out, said) = run(in_new(script));
     assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "x\ny\nclosed\nclosed\ncached\n",
+        out,
+        "x\nx\ny\nn\none\n600 1000\n.cache\n.claude\n.claude.json\n.config\n.local\n.ssh\ndeep\nfile\nlarge\nmounted\nnew\npoint\nmounted\nnew\nside\n",
         "{said}"
     );
     has(
         &said,
-        ["cannot be written inside", "~/.cache/c  7 B", "~/deep  2 B"],
+        [
+            "what is mounted there cannot be written inside",
+            "~/.cache/c  7 B, 1 file",
+            "~/new  4 B",
+            "~/.claude.json  4 B",
+        ],
     );
-    sh(&home, "test ! -e .cache/c; test ! -e deep/side/s");
+    lacks(&said, ["~/file", "~/large", "~/point", "~/.netrc"]);
+    // What was written stays with the plan, and never comes out.
+    let (out, said) = run(inside(
+        "run --agent claude",
+        "cat ~/.claude.json ~/new ~/deep/side/s ~/.config/tool/named ~/file",
+    ));
+    assert_eq!(out, "{1}\nnew\ns\nn\nx\n", "{said}");
+    let (out, said) = run(inside(
+        "run --new --rollback --no-scratch",
+        "cat ~/file; (echo w > ~/new || echo w > ~/.config/new) 2>/dev/null || echo closed",
+    ));
+    assert_eq!(out, "x\nclosed\n", "{said}");
+    sh(
+        &home,
+        "test ! -e new; test ! -e .cache; test ! -e .local; test -L link; grep -qx '{}' .claude.json; ls deep/side | wc -l | grep -qx 0; test -e .config/tool/name",
+    );
+    // No key was copied anywhere.
+    sh(world.path(), "! grep -rqx key state 2>/dev/null");
+}
+
+/// A line that begins a plan and runs a script in it.
+fn in_new(script: &str) -> Vec<OsString> {
+    inside("run --new --agent claude", script)
 }

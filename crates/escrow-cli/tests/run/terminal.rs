@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 use crate::*;
 
 /// What the question says.
-const QUESTION: &str = "[d]iff, [r]elease, [k]eep, discard [x]?";
+const QUESTION: &str = "[d]iff [v]review [c]ommit [k]eep [x]discard [?]";
 
 /// A run that does not end by itself.
 const FOREVER: &str = "echo ready; while :; do sleep 0.05; done";
@@ -327,15 +327,18 @@ fn a_terminal_that_goes_away_takes_the_command_with_it() {
 }
 
 #[test]
-fn the_question_can_be_answered_with_release() {
+fn the_question_can_be_answered_with_commit() {
     as_user_too();
     let (world, cli, terminal) = set_up();
     let child = run(&cli, &terminal, "echo new > a.txt");
     terminal.expect("1 modified");
     terminal.expect(QUESTION);
-    terminal.talk("what?\n", &[QUESTION]);
+    terminal.talk("what\n", &[QUESTION]);
+    for letter in ["d  diff", "v  review", "c  commit", "k  keep", "x  discard"] {
+        terminal.talk("?\n", &[letter, QUESTION]);
+    }
     terminal.talk("d\n", &["+++ b/a.txt", "+new", QUESTION]);
-    terminal.talk("r\n", &["escrow undo try"]);
+    terminal.talk("c\n", &["escrow undo try"]);
     child.ends_with(0);
     assert_eq!(read(world.at("app/a.txt")), "new\n");
     cli.ok("undo try");

@@ -225,7 +225,7 @@ fn a_principal_without_diff_may_still_run() {
     let app = world.at("app");
     let there = ["f", "g", "h", "i"].map(|name| app.join(name).exists());
     assert_eq!(there, [false, false, true, false]);
-    let said = cli.fails("run -- no-such-program-at-all", 127);
+    let said = cli.fails("run --plan app -- no-such-program-at-all", 127);
     assert!(said.contains("no-such-program-at-all"), "{said}");
     let denied = || {
         let log = json(&cli, "log");
@@ -233,7 +233,7 @@ fn a_principal_without_diff_may_still_run() {
         all.filter(|one| one["outcome"] == "denied").count()
     };
     assert_eq!(denied(), 0);
-    cli.fails("diff", 3);
+    cli.fails("diff app", 3);
     assert_eq!(denied(), 1, "what somebody asked for is in the log");
 }
 

@@ -664,3 +664,13 @@ fn attributes_and_modes_are_set() {
     "#;
     works(before, script, "");
 }
+
+// The kernel closes the directories that it works in to everyone, and leaves them.
+#[test]
+fn the_state_could_not_be_removed_by_its_owner() {
+    as_user_too();
+    let (world, cli) = world();
+    cli.ok(inside("run --new", "echo new > a.txt; echo mine > ~/mine"));
+    sh(world.path(), "rm -rf -- escrow-home");
+    assert!(!world.path().join("escrow-home").exists());
+}

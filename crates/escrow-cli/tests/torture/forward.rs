@@ -132,6 +132,11 @@ impl Point {
                         "a person is asked what the strategy knows: {number}"
                     ));
                 }
+                // Half of a step that was not prepared: the person finishes it, and says so.
+                if self.kinds[number] == Blind && truth(number) == Outcome::Unknown {
+                    let changed = originals[number].join("changed");
+                    fs::write(changed, "new text").expect("it can be written");
+                }
                 let word = match truth(number) {
                     Outcome::Done => "done",
                     _ => "not_done",

@@ -22,8 +22,11 @@ pub(crate) enum PlanLife {
     /// Its creation was interrupted: it can be removed, and nothing else.
     Unusable,
     Open(Content),
+    /// What was discarded of it can be brought back.
+    Emptied(Content),
     Committed(Content),
-    Undone,
+    /// Its originals are as before its commit, and it was not opened again yet with what it had released.
+    Undone(Content),
     /// Cleaned up; the originals keep what was committed before.
     Removed(Content),
 }
@@ -33,7 +36,9 @@ impl PlanLife {
     pub(crate) fn originals(self) -> Content {
         match self {
             Self::Committed(content) | Self::Removed(content) => content,
-            Self::Absent | Self::Unusable | Self::Open(_) | Self::Undone => Content::Base,
+            Self::Absent | Self::Unusable | Self::Open(_) | Self::Emptied(_) | Self::Undone(_) => {
+                Content::Base
+            }
         }
     }
 
@@ -41,8 +46,13 @@ impl PlanLife {
     pub(crate) fn sandboxes(self) -> Option<Content> {
         match self {
             Self::Open(content) => Some(content),
+            Self::Emptied(_) => Some(Content::Base),
             _ => None,
         }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_) | Self::Emptied(_))
     }
 }
 
@@ -98,21 +108,23 @@ impl PlanVerb {
 
     /// What its success makes of a plan; none where it cannot succeed.
     pub(crate) fn done(self, plan: PlanLife) -> Option<PlanLife> {
-        use PlanLife::{Absent, Committed, Open, Removed, Undone, Unusable};
+        use PlanLife::{Absent, Committed, Emptied, Open, Removed, Undone};
         match (self, plan) {
             (Self::Gc | Self::Recover, plan) => Some(plan),
             (Self::Create, Absent) => Some(Open(Content::Base)),
             (
                 Self::Sandbox | Self::Write | Self::Run | Self::Checkpoint | Self::Fork,
-                Open(content),
-            ) => Some(Open(content)),
-            (Self::Restore, Open(_)) => Some(Open(Content::First)),
-            (Self::Rollback, Open(_)) => Some(Open(Content::Base)),
+                Open(_) | Emptied(_),
+            ) => Some(plan),
+            (Self::Restore, Open(_) | Emptied(_)) => Some(Open(Content::First)),
+            (Self::Rollback, Open(content) | Emptied(content)) => Some(Emptied(content)),
             (Self::Commit, Open(content)) => Some(Committed(content)),
-            (Self::Undo, Committed(_)) => Some(Undone),
-            (Self::Cleanup, Unusable | Open(_) | Committed(_) | Undone | Removed(_)) => {
-                Some(Removed(plan.originals()))
+            (Self::Commit, Emptied(_)) => Some(Committed(Content::Base)),
+            (Self::Undo, Committed(content) | Undone(content) | Emptied(content)) => {
+                Some(Open(content))
             }
+            (Self::Cleanup, Absent) => None,
+            (Self::Cleanup, _) => Some(Removed(plan.originals())),
             _ => None,
         }
     }
@@ -124,10 +136,25 @@ impl PlanVerb {
         let plain = (1..5).contains(&status);
         let exact = matches!(self, Self::Commit | Self::Undo | Self::Restore);
         match (status, done) {
+            // The originals are as before; that the plan is not open yet is said, and that nothing was kept.
+            (0, Some(done)) if self == Self::Undo => match before {
+                PlanLife::Committed(content) => vec![done, PlanLife::Undone(content)],
+                _ => vec![done],
+            },
+            (0, Some(done)) if self == Self::Rollback => {
+                vec![done, PlanLife::Open(Content::Base)]
+            }
             (0, Some(done)) => vec![done],
             (_, None) => vec![before],
             (_, Some(_)) if plain && exact => vec![before],
             (_, Some(done)) if self == Self::Create => vec![before, done, PlanLife::Unusable],
+            (_, Some(done)) if self == Self::Undo => {
+                let between = match before {
+                    PlanLife::Committed(content) => vec![PlanLife::Undone(content)],
+                    _ => Vec::new(),
+                };
+                [vec![before, done], between].concat()
+            }
             (_, Some(done)) => vec![before, done],
         }
     }

@@ -247,10 +247,7 @@ impl Course<'_> {
                 false => Ok(()),
             };
         }
-        if matches!(
-            verb,
-            PlanVerb::Rollback | PlanVerb::Restore | PlanVerb::Undo
-        ) {
+        if matches!(verb, PlanVerb::Rollback | PlanVerb::Restore) {
             self.required.clear();
             self.allowed.clear();
         }
@@ -292,8 +289,7 @@ impl Course<'_> {
     /// Gives every sandbox of a new plan a change.
     fn write_all(&mut self) -> Result<(), String> {
         if self.world.write_all(self.target)? {
-            self.possible
-                .retain(|plan| matches!(plan, PlanLife::Open(_)));
+            self.possible.retain(PlanLife::is_open);
             let labels = LABELS.iter().take(self.world.subject.members.len());
             self.required = labels.map(|label| format!("{label}/{WRITTEN}")).collect();
             self.allowed.clone_from(&self.required);
@@ -302,8 +298,7 @@ impl Course<'_> {
                 false => Ok(()),
             };
         }
-        let usable = |plan: &PlanLife| matches!(plan, PlanLife::Open(_));
-        match self.possible.iter().all(usable) && !self.interrupted {
+        match self.possible.iter().all(PlanLife::is_open) && !self.interrupted {
             true => Err("nothing can be written to a plan that is open".to_owned()),
             false => Ok(()),
         }

@@ -95,7 +95,7 @@ const SWEEPS: [Sweep; 35] = [
         |form| container::faults(form).unwrap_or_default(),
     ),
     (
-        "a part released and undone: killed, writes torn, errors at every call",
+        "a part committed and undone: killed, writes torn, errors at every call",
         "every call, 8 errors",
         4,
         parts::faults,

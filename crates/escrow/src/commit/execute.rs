@@ -169,7 +169,7 @@ impl Execution<'_> {
             let asks = begun.then_some(settled);
             // Nothing after such a step is begun before it is recorded as done.
             begun &= !first;
-            match self.carry_one(position, &intent, asks) {
+            match self.carry_one(position, &intent, (asks, first)) {
                 Ok(Carried::Done(message)) => done.push((name, message)),
                 Ok(Carried::NotDone(cause)) if first => return Err(self.back_out(position, cause)),
                 Ok(Carried::NotDone(cause)) => failed.push((name, chain(&cause))),
@@ -204,14 +204,14 @@ impl Execution<'_> {
     }
 
     /// Carries out one step that cannot be taken back, and records that it is done. One that another process may have
-    /// begun is asked for its outcome first (rule C19).
+    /// begun is asked for its outcome first (rule C19); `first`: nothing is done for good yet.
     fn carry_one(
         &mut self,
         position: usize,
         intent: &Intent,
-        begun: Option<&Settled>,
+        (begun, first): (Option<&Settled>, bool),
     ) -> Result<Carried> {
-        let known = begun.and_then(|settled| self.ask(position, intent, settled));
+        let known = begun.and_then(|settled| self.ask(position, intent, settled, first));
         let carried = known.unwrap_or_else(|| self.attempt(position, intent));
         if matches!(carried, Carried::Done(_)) && self.journal.work == JournaledWork::Commit {
             self.journal.members[position].carried = true;
@@ -220,16 +220,25 @@ impl Execution<'_> {
         Ok(carried)
     }
 
-    /// What is known of a step that may have been begun; `None`: it was not carried out.
-    fn ask(&self, position: usize, intent: &Intent, settled: &Settled) -> Option<Carried> {
+    /// What is known of a step that may have been begun; `None`: it was not carried out, and is tried again. Where a person
+    /// says so of the first one, everything is taken back instead.
+    fn ask(
+        &self,
+        position: usize,
+        intent: &Intent,
+        settled: &Settled,
+        first: bool,
+    ) -> Option<Carried> {
         let member = &self.members[position];
         let asked = step::outcome(self.journal.work, member, intent);
         let told = settled.get(&member.resource.name).copied();
         match (&asked, told) {
-            (Ok(Outcome::NotDone), _) | (Ok(Outcome::Unknown) | Err(_), Some(Outcome::NotDone)) => {
-                None
-            }
-            (Ok(Outcome::Done), _) | (_, Some(Outcome::Done)) => Some(Carried::Done(String::new())),
+            (Ok(Outcome::Done), _) => Some(Carried::Done(String::new())),
+            (_, Some(Outcome::NotDone)) if first => Some(Carried::NotDone(Error::Interrupted {
+                why: "it was interrupted, and did not happen".to_owned(),
+            })),
+            (Ok(Outcome::NotDone), _) | (_, Some(Outcome::NotDone)) => None,
+            (_, Some(Outcome::Done)) => Some(Carried::Done(String::new())),
             _ => Some(not_known(asked, "it was interrupted")),
         }
     }

@@ -50,10 +50,7 @@ impl Execution<'_> {
             let next = member.sandbox.state.go(SandboxState::RolledBack)?;
             states.push((member.sandbox.id, next));
         }
-        Ok(self
-            .engine
-            .store
-            .finish_rollback(self.journal.id, &states)?)
+        Ok(self.engine.store.finish_rollback(&self.journal, &states)?)
     }
 
     /// Removes the sandboxes, unless they stay, notes what is left for undo, and ends the commit. From here on there

@@ -50,6 +50,7 @@
 //! | `applied` | remove the sandboxes, note what is left for undo | `Execution::finish` | finished: new |
 //! | `committed` | – | – | it is over |
 //! | `undoing` | take back, last first | `Execution::undo` | taken back further: old |
+//! | `taken_back` | open the plan again with what was released | `Manager::reopen` | old; the next undo opens it |
 //! | `undone` | – | – | it is over |
 //!
 //! Of a plan of which only a part was asked for, nothing is removed: the plan stays open, the commit can be undone for as
@@ -74,8 +75,8 @@ pub(crate) use prepare::{Return, prepare_discard, prepare_restore};
 pub(crate) use preview::Previewed;
 pub use preview::{CommitPreview, CommitTerms, MemberPreview, check_expected};
 pub use recover::{RecoveredPlan, RecoveredTo};
-pub(crate) use select::discarded;
-pub use undo::UndoReport;
+pub(crate) use select::{discarded, is_released};
+pub use undo::{UndoReport, UndoRequest};
 
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;

@@ -127,14 +127,16 @@ pub(crate) fn prepare_restore<'a>(
 }
 
 /// Decides that the changes of every member are discarded, which needs nothing staged and cannot be taken back. The
-/// caller found out that nothing keeps any of them from it.
+/// caller found out that nothing keeps any of them from it, and may have kept them as a checkpoint.
 pub(crate) fn prepare_discard<'a>(
     engine: CommitEngine<'a>,
     plan: &Plan,
     members: Vec<Member>,
+    kept: Option<CheckpointId>,
 ) -> Result<Decided<'a>> {
     let mut this = Execution::draft(engine, plan.clone(), JournaledWork::Rollback, members);
     this.journal.phase = Phase::Forward;
+    this.journal.checkpoint = kept;
     if failpoints::bug("rollback-one-by-one") {
         return Ok(Decided(this));
     }
@@ -170,6 +172,7 @@ impl<'a> Execution<'a> {
             message: None,
             checkpoint: None,
             part: false,
+            stands: false,
             created_at: engine.origin.now(),
             members: members.iter().map(member).collect(),
             damaged: None,

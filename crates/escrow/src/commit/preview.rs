@@ -13,10 +13,10 @@ use crate::model::{
     AutorunChange, Change, ChosenHunks, Conflict, DiffView, Expected, JournaledWork, PlanDigest,
     ResourcePath,
 };
-use crate::policy::select::ReleaseSelection;
+use crate::policy::select::{ReleasePattern, ReleaseSelection};
 use crate::store::Plan;
 use crate::strategy::{
-    OnConflict, Preview, PreviewNote, PreviewOptions, Sandbox, Session, unsupported,
+    OnConflict, Preview, PreviewNote, PreviewOptions, Sandbox, Session, StrategyError, unsupported,
 };
 
 /// Under which terms a plan is committed.
@@ -43,6 +43,8 @@ pub struct MemberPreview {
     pub diff: Arc<DiffView>,
     /// What would stay in the sandbox, because it was not asked for.
     pub left: DiffView,
+    /// What `diff.ignore` leaves out.
+    pub ignored: DiffView,
     /// What contradicts it.
     pub conflicts: Vec<Conflict>,
     /// What both sides changed, and is released as both made it.
@@ -90,6 +92,8 @@ pub(crate) struct Previewed<'a> {
     pub(super) left: Vec<DiffView>,
     /// What of each is released only by name, and was not named.
     unnamed: Vec<DiffView>,
+    /// What of each `diff.ignore` leaves out.
+    ignored: Vec<DiffView>,
     /// The sandboxes are worked in further, also where nothing is left in them.
     open: bool,
     pub(super) terms: CommitTerms,
@@ -124,9 +128,18 @@ impl<'a> Batch<'a> {
                     .get(&member.resource.name)
                     .cloned()
                     .unwrap_or_default(),
+                ..PreviewOptions::default()
             };
             let session = member.open(self.engine.store, session.clone())?;
-            let preview = member.session(&*session, |session| session.preview(&options))?;
+            let preview = member.session(&*session, |session| session.preview(&options));
+            let preview = preview.map_err(|cause| match &cause {
+                // The others can be committed without it.
+                Error::Strategy(StrategyError::HolderGone { .. }) => Error::Member {
+                    resource: member.name(),
+                    cause: Box::new(cause),
+                },
+                _ => cause,
+            })?;
             members.push((member, session, preview));
         }
         Ok(Previewed {
@@ -134,6 +147,7 @@ impl<'a> Batch<'a> {
             plan: self.plan,
             left: members.iter().map(|_| DiffView::default()).collect(),
             unnamed: Vec::new(),
+            ignored: Vec::new(),
             open: false,
             members,
             terms,
@@ -142,8 +156,24 @@ impl<'a> Batch<'a> {
 }
 
 impl<'a> Previewed<'a> {
-    /// Takes of what was found only what was asked for, and leaves the rest in the sandboxes.
-    pub(crate) fn select(mut self, selection: &ReleaseSelection) -> Result<Self> {
+    /// Takes of what was found only what was asked for, and leaves the rest in the sandboxes; what is to be ignored goes with
+    /// them.
+    pub(crate) fn select(
+        mut self,
+        selection: &ReleaseSelection,
+        ignore: &[ReleasePattern],
+    ) -> Result<Self> {
+        for (member, _, preview) in &mut self.members {
+            let ignored = match !ignore.is_empty() && member.capabilities().partial {
+                false => DiffView::default(),
+                true => {
+                    let name = &member.resource.name;
+                    let chosen = select::is_released(ignore, name, &preview.diff.changes);
+                    preview.choose(&chosen, self.terms.strict)
+                }
+            };
+            self.ignored.push(ignored);
+        }
         for (member, _, preview) in &mut self.members {
             let resource = &member.resource.name;
             let named = |path: &ResourcePath| selection.names(resource, path);
@@ -177,8 +207,8 @@ impl<'a> Previewed<'a> {
             let asked = selection.hunks.get(&member.resource.name);
             let mut asked = asked.into_iter().flat_map(BTreeMap::keys);
             if let Some(path) = asked.find(|path| !preview.in_hunks.contains(path)) {
-                let what = format!("release some hunks of '{path}'");
-                let why = "it releases files as a whole";
+                let what = format!("commit some hunks of '{path}'");
+                let why = "it commits files as a whole";
                 return Err(unsupported(member.strategy.name(), &what, why).into());
             }
             let some = chosen.iter().any(|chosen| *chosen);
@@ -188,8 +218,8 @@ impl<'a> Previewed<'a> {
                     cause: Box::new(
                         unsupported(
                             member.strategy.name(),
-                            "release only a part",
-                            "it releases its changes as a whole: choose all of them, or none",
+                            "commit only a part",
+                            "it commits its changes as a whole: choose all of them, or none",
                         )
                         .into(),
                     ),
@@ -220,11 +250,11 @@ impl<'a> Previewed<'a> {
             let can = member.capabilities();
             let able = can.partial && can.live;
             if !able && !preview.diff.is_empty() {
-                let why = "its strategy releases only as a whole, when nothing runs inside";
+                let why = "its strategy commits only as a whole, when nothing runs inside";
                 let name = member.strategy.name();
                 return Err(Error::Member {
                     resource: member.name(),
-                    cause: Box::new(unsupported(name, "be released with --live", why).into()),
+                    cause: Box::new(unsupported(name, "be committed with --live", why).into()),
                 });
             }
             preview.keep_sandbox(true);
@@ -242,7 +272,11 @@ impl<'a> Previewed<'a> {
 impl Previewed<'_> {
     /// What was found, to be shown.
     pub(crate) fn show(&self) -> CommitPreview {
-        let one = |(((member, _, preview), left), unnamed): ((&Looked, &DiffView), &DiffView)| {
+        let one = |((looked, left), (unnamed, ignored)): (
+            (&Looked, &DiffView),
+            (&DiffView, &DiffView),
+        )| {
+            let (member, _, preview) = looked;
             let diff = preview.released(self.terms.on_conflict);
             let mut runs_later = member.resource.runs_later(&diff);
             runs_later.extend(member.resource.runs_later(unnamed));
@@ -252,6 +286,7 @@ impl Previewed<'_> {
                 runs_later,
                 diff,
                 left: left.clone(),
+                ignored: ignored.clone(),
                 conflicts: preview.conflicts.clone(),
                 merged: preview.merged.clone(),
                 notes: preview.notes.clone(),
@@ -263,7 +298,7 @@ impl Previewed<'_> {
                 .members
                 .iter()
                 .zip(&self.left)
-                .zip(&self.unnamed)
+                .zip(self.unnamed.iter().zip(&self.ignored))
                 .map(one)
                 .collect(),
             digest: None,
@@ -301,6 +336,7 @@ impl Previewed<'_> {
         {
             return Err(Error::Conflicts {
                 undo: false,
+                merge: self.terms.merge,
                 plan: self.plan.name.clone(),
                 conflicts,
             });

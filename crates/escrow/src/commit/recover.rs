@@ -107,7 +107,7 @@ impl Execution<'_> {
             }
             Phase::Undoing => Some((self.go_back()?, Error::Undoing)),
             Phase::Applied => None,
-            Phase::Committed | Phase::Undone => {
+            Phase::Committed | Phase::TakenBack | Phase::Undone => {
                 recovered.side = RecoveredTo::New;
                 return Ok(recovered);
             }

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::failpoints;
 use crate::fs::workspace::is_there;
 use crate::model::text::Location;
-use crate::model::{JournaledWork, Phase, ResourcePath};
+use crate::model::{JournaledWork, Phase, ResourcePath, SandboxState};
 use crate::store::Plan;
 use crate::strategy::{Intent, PathSample, StrategyError};
 
@@ -23,6 +23,8 @@ pub(super) struct Reverted {
     pub(super) kept: Vec<(String, ResourcePath, Location)>,
     /// What was staged and could not be removed, and why. No original is concerned (rule C7).
     pub(super) left: Vec<String>,
+    /// Entries of others in directories that the commit had made, which stay.
+    pub(super) stays: Vec<(String, ResourcePath)>,
     /// Work of sandboxes that went with what was taken back.
     pub(super) lost: Vec<String>,
     /// The paths that were taken back in each resource, as far as they are known.
@@ -139,20 +141,39 @@ impl Execution<'_> {
         }
         // What is set aside is not taken back again, so nothing would find these moves any more.
         self.engine.registry.remember()?;
-        self.set_aside(&mut reverted)?;
+        let undoing = self.journal.phase == Phase::Undoing;
+        let again = undoing && self.opens_again()?;
+        match again {
+            false => self.set_aside(&mut reverted)?,
+            true => self.set_apart(&mut reverted)?,
+        }
         let store = self.engine.store;
-        if self.journal.phase == Phase::Undoing {
-            store.finish_undo(&self.journal)?;
+        if undoing {
+            store.finish_undo(&self.journal, again)?;
         } else {
             store.forget_commit(self.journal.id)?;
         }
+        if again {
+            // What the commit had released lies there until its plan is open again.
+            return Ok(reverted);
+        }
         reverted.left.extend(self.remove_areas());
-        if self.journal.phase == Phase::Undoing
-            && let Err(error) = self.engine.forget()
-        {
+        if undoing && let Err(error) = self.engine.forget() {
             reverted.left.push(chain(&error));
         }
         Ok(reverted)
+    }
+
+    /// Whether what an undo takes back still has to be put into sandboxes: those of a part are there, as a rule.
+    pub(super) fn opens_again(&self) -> Result<bool> {
+        let (mut missing, mut reopens) = (!self.journal.part, false);
+        for member in &self.members {
+            let sandbox = self.engine.store.sandbox(member.sandbox.id)?;
+            let there = sandbox.is_some_and(|one| one.state != SandboxState::CleanedUp);
+            missing |= !there;
+            reopens |= there || member.capabilities().reopens;
+        }
+        Ok(missing && reopens)
     }
 
     /// Takes every member back, last first; one that fails does not stop the others (rules C4, C17).
@@ -193,27 +214,24 @@ impl Execution<'_> {
         }
         let aside = self.aside(position);
         let there = |at: &Location| is_there(at.as_path());
-        if !recorded.area.as_bytes().is_empty() && !there(&recorded.area) && there(&aside) {
-            // A process before this one took it back, and died before the journal knew.
+        if !recorded.area.as_bytes().is_empty() && there(&aside) {
+            // A process before this one moved it, and died before the journal knew.
             let path = ResourcePath::root();
             reverted.kept.push((member.name(), path, aside));
-            return Ok(true);
+            if !there(&recorded.area) {
+                return Ok(true);
+            }
         }
         let undone = step::revert(&self.engine, member, &intent)?;
         let name = member.name();
         reverted.lost.extend(undone.lost);
+        let stays = undone.stays.into_iter().map(|path| (name.clone(), path));
+        reverted.stays.extend(stays);
         reverted.paths.push((name.clone(), undone.paths));
         let kept = undone.kept.into_iter();
         let named = kept.map(|(path, at)| (name.clone(), path, at));
         reverted.kept.extend(named);
         Ok(true)
-    }
-
-    /// Where the area of a member is put when it holds what others wrote.
-    fn aside(&self, position: usize) -> Location {
-        let mut name = self.journal.members[position].area.as_bytes().to_vec();
-        name.extend_from_slice(format!(".kept-{}", self.journal.id).as_bytes());
-        Location::from_bytes(&name)
     }
 
     /// Puts what others wrote out of the way of everything that removes, and says where it is now.
@@ -233,5 +251,29 @@ impl Execution<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The same of areas from which sandboxes take the rest.
+    fn set_apart(&self, reverted: &mut Reverted) -> Result<()> {
+        for (position, member) in self.journal.members.iter().enumerate() {
+            let area = member.area.as_path();
+            let aside = self.aside(position);
+            for (_, _, at) in &mut reverted.kept {
+                if !area.as_os_str().is_empty() && at.as_path().starts_with(area) {
+                    *at = self
+                        .engine
+                        .areas
+                        .set_one_aside(at.as_path(), aside.as_path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the area of a member is put when it holds what others wrote.
+    fn aside(&self, position: usize) -> Location {
+        let mut name = self.journal.members[position].area.as_bytes().to_vec();
+        name.extend_from_slice(format!(".kept-{}", self.journal.id).as_bytes());
+        Location::from_bytes(&name)
     }
 }

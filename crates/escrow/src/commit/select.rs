@@ -6,8 +6,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::model::sqlite_files::together;
-use crate::model::{Change, ChangeKind, EntryInfo, EntryKind, ResourcePath};
-use crate::policy::select::ReleaseSelection;
+use crate::model::{Change, ChangeKind, Detail, EntryInfo, EntryKind, ResourcePath};
+use crate::policy::select::{ReleasePattern, ReleaseSelection};
 
 /// Says of each change whether it is released.
 pub(super) fn choose(
@@ -16,6 +16,24 @@ pub(super) fn choose(
     changes: &[Change],
 ) -> Vec<bool> {
     possible(changes, wanted(selection, resource, changes))
+}
+
+/// Says of each change whether it is released although these patterns leave files out.
+pub(crate) fn is_released(
+    ignore: &[ReleasePattern],
+    resource: &str,
+    changes: &[Change],
+) -> Vec<bool> {
+    let selection = ReleaseSelection {
+        exclude: ignore.to_vec(),
+        ..ReleaseSelection::default()
+    };
+    let mut released = choose(&selection, resource, changes);
+    for (change, released) in changes.iter().zip(&mut released) {
+        // Rows, definitions and what a history has are no files.
+        *released |= !matches!(change.detail, Detail::File(_));
+    }
+    released
 }
 
 /// The paths of changes that are discarded: without them the others are possible.
@@ -80,7 +98,6 @@ fn is_dir(facts: &Option<EntryInfo>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::select::ReleasePattern;
 
     fn facts(kind: EntryKind) -> EntryInfo {
         EntryInfo {

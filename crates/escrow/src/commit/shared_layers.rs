@@ -23,7 +23,7 @@ pub(crate) fn is_needed(
     area: &Location,
     own: SandboxId,
 ) -> Result<bool> {
-    let shared = all(&engine.store.sandboxes(None)?, Some(own));
+    let shared = all(&engine.store.live_sandboxes()?, Some(own));
     Ok(shared.contains(area))
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn needed_by_others(
     engine: &CommitEngine<'_>,
     plan: PlanId,
 ) -> Result<HashSet<Location>> {
-    let mut others = engine.store.sandboxes(None)?;
+    let mut others = engine.store.live_sandboxes()?;
     others.retain(|one| one.reference.plan_id != plan);
     Ok(all(&others, None))
 }

@@ -13,6 +13,7 @@ use super::{
 use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
 use crate::model::{Limits, Network, ResourceType, ResourceTypes, plan, units};
+use crate::policy::select::ReleasePattern;
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
 use crate::strategy::plugin::methods;
@@ -62,6 +63,10 @@ pub(super) fn settle(
         });
     }
     let run = checker.run(&config, directory)?;
+    for (number, pattern) in config.diff.ignore.iter().enumerate() {
+        ReleasePattern::anywhere(pattern)
+            .map_err(|why| places.fault(&format!("diff.ignore[{number}]"), why))?;
+    }
     let mut validate = Vec::new();
     for (number, entry) in config.validate.iter().enumerate() {
         let (line, network) = match entry {
@@ -90,6 +95,7 @@ pub(super) fn settle(
         types,
         resources,
         run,
+        ignore: config.diff.ignore,
         validate,
     })
 }
@@ -532,6 +538,7 @@ impl<'a> Checker<'a> {
             network: self.network("run.network", run.network.as_ref())?,
             scratch: run.scratch,
             userns: run.allow_userns,
+            caches: run.caches,
             hide: paths(&run.hide),
             show: paths(&run.show),
             keep: paths(&run.keep),

@@ -6,7 +6,7 @@
 use super::{CustomStrategyConfig, Settings, Validation};
 use crate::model::resource::AUTO;
 use crate::model::text::Location;
-use crate::model::{CleanupPolicy, Network};
+use crate::model::{CachePolicy, CleanupPolicy, Network};
 use crate::strategy::Registry;
 use crate::strategy::registry::Registration;
 
@@ -85,6 +85,20 @@ pub(super) const KEYS: &[Key] = &[
         }),
     },
     Key {
+        name: "diff.ignore",
+        counts: "what an outer file has too",
+        loosens: "changes of these files would not be shown, nor released",
+        merge: Some(Merge {
+            tightens: |own, outer, _| own.ignore.iter().all(|one| outer.ignore.contains(one)),
+            take: |own, outer| {
+                let known = outer.ignore.clone();
+                let fresh = own.ignore.iter().filter(|one| !known.contains(one));
+                outer.ignore.extend(fresh.cloned());
+            },
+            named: |own| own.ignore.iter().map(twice).collect(),
+        }),
+    },
+    Key {
         name: "run.writable",
         counts: "what an outer file has too",
         loosens: "commands would write these for real",
@@ -126,7 +140,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "run.keep",
         counts: "what an outer file has too",
-        loosens: "what commands write there would be released with the project",
+        loosens: "what commands write there would be committed with the project",
         merge: paths!(keep),
     },
     Key {
@@ -198,6 +212,16 @@ pub(super) const KEYS: &[Key] = &[
             },
             take: |own, outer| outer.run.userns = own.run.userns.or(outer.run.userns),
             named: |_| Vec::new(),
+        }),
+    },
+    Key {
+        name: "run.caches",
+        counts: "`none`; `project` where no outer file says `none`",
+        loosens: "commands would use what those of other projects downloaded, or what an outer file keeps from them",
+        merge: Some(Merge {
+            tightens: |own, outer, _| reach(own.run.caches) <= reach(outer.run.caches),
+            take: |own, outer| outer.run.caches = own.run.caches.or(outer.run.caches),
+            named: |own| own.run.caches.iter().map(twice).collect(),
         }),
     },
     Key {
@@ -368,6 +392,15 @@ fn fits<T: PartialOrd>(own: Option<T>, outer: Option<T>) -> bool {
     match (own, outer) {
         (Some(own), Some(outer)) => own <= outer,
         _ => true,
+    }
+}
+
+/// How many commands share caches, in order.
+fn reach(caches: Option<CachePolicy>) -> u8 {
+    match caches.unwrap_or_default() {
+        CachePolicy::None => 0,
+        CachePolicy::Project => 1,
+        CachePolicy::Shared => 2,
     }
 }
 

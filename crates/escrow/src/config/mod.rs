@@ -52,7 +52,7 @@ pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource, Val
 
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::words::words;
-use crate::model::{CleanupPolicy, Options};
+use crate::model::{CachePolicy, CleanupPolicy, Options};
 
 /// What `escrow.yaml` says. Every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -68,8 +68,19 @@ pub struct Config {
     pub policy: Option<serde_json::Value>,
     /// Defaults of `escrow run`; what is typed wins.
     pub run: RunConfig,
+    /// What is shown and released of the changes.
+    pub diff: DiffConfig,
     /// Commands that validate the changes: each a line for the shell, a list of words, or one of these with what it needs.
     pub validate: Vec<ValidateEntry>,
+}
+
+/// What is shown and released of the changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DiffConfig {
+    /// Files that are neither shown nor released, but counted: patterns as for `--exclude`, of which one without a slash means
+    /// any directory.
+    pub ignore: Vec<String>,
 }
 
 /// How sandboxes are made and how long things are kept.
@@ -297,6 +308,8 @@ pub struct RunConfig {
     pub show: Vec<String>,
     /// Paths beside the project that a new plan of `escrow run` has as resources too.
     pub keep: Vec<String>,
+    /// Whose the caches of package managers are that commands use.
+    pub caches: Option<CachePolicy>,
     /// What commands may use; as much as they like if left out.
     pub limits: LimitsConfig,
     /// Variables that are set for commands, and which of the caller's they get.

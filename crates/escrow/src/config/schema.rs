@@ -47,7 +47,7 @@ fn names(registry: &Registry, types: &ResourceTypes) -> [Value; 2] {
     };
     let strategy = json!({"enum": with(&[AUTO])});
     let of_resource = json!({"enum": with(&[AUTO, INHERIT])});
-    let named = json!({"enum": registry.names()});
+    let named = json!({"anyOf": [{"enum": registry.names()}, class()]});
     let kind = json!({"enum": types.names()});
     [
         json!({"properties": {
@@ -97,7 +97,10 @@ fn allow_in(map: &mut Value) {
 
 /// One of these names, a class in a module, or nothing.
 fn optional(names: &Value) -> Value {
-    let class =
-        json!({"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"});
-    json!({"anyOf": [names, class, {"type": "null"}]})
+    json!({"anyOf": [names, class(), {"type": "null"}]})
+}
+
+/// A class in a module.
+fn class() -> Value {
+    json!({"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"})
 }

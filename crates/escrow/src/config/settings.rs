@@ -9,7 +9,7 @@ use super::{
     RetentionPeriod, TimeoutConfig, check, include, load, parse,
 };
 use crate::model::text::Location;
-use crate::model::{Limits, Network, Options, ResourceTypes};
+use crate::model::{CachePolicy, Limits, Network, Options, ResourceTypes};
 use crate::strategy::Registry;
 use crate::strategy::plugin::{ProgramLaunch, ProgramSpec, PythonClass};
 use crate::strategy::registry::DeclaredStrategy;
@@ -35,6 +35,8 @@ pub struct Settings {
     pub resources: Vec<ConfigResource>,
     /// Defaults of a command that is run inside.
     pub run: RunDefaults,
+    /// Patterns of files that are neither shown nor released.
+    pub ignore: Vec<String>,
     /// Commands that validate the changes.
     pub validate: Vec<Validation>,
 }
@@ -51,6 +53,7 @@ impl Default for Settings {
             types: ResourceTypes::default(),
             resources: Vec::new(),
             run: RunDefaults::default(),
+            ignore: Vec::new(),
             validate: Vec::new(),
         }
     }
@@ -130,6 +133,8 @@ pub struct RunDefaults {
     pub show: Vec<PathBuf>,
     /// Paths that belong to a plan which is made for a command.
     pub keep: Vec<PathBuf>,
+    /// Whose the caches of tools are.
+    pub caches: Option<CachePolicy>,
     /// What commands may use.
     pub limits: Limits,
     /// Names of the caller's variables that commands get; all that do not look like secrets if left out.

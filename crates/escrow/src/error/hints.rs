@@ -12,6 +12,9 @@ use crate::strategy::registry::RegistryError;
 /// What to do where work is lost.
 const DO_AGAIN: &str = "what is lost has to be done again in the sandbox; everything else in the sandboxes is still there";
 
+/// What a git checkout cannot do whose history is not as it must be.
+const COMMIT_HISTORY: &str = "commit this history";
+
 impl Error {
     /// Whether the same command fails again: the changes of a sandbox went with what failed, or the original does not take them.
     fn is_final(&self) -> bool {
@@ -68,6 +71,13 @@ impl Error {
             }
             Self::UnknownPlan { .. } => one("`escrow plan list` shows the plans"),
             Self::AmbiguousPlan { matches, .. } => list("it could be", matches),
+            Self::SeveralPlans { plans, .. } => vec![
+                format!(
+                    "open here: {}",
+                    plans.iter().map(|plan| &*plan.name).collect::<Vec<_>>().join(", ")
+                ),
+                "`escrow status` shows them; in most commands the name comes first, as in `escrow diff NAME`".into(),
+            ],
             Self::NoPlanHere { .. } => vec![
                 "name a plan; `escrow plan list` shows them".into(),
                 "`escrow plan create --resource .` begins one for this directory".into(),
@@ -76,6 +86,9 @@ impl Error {
             Self::PlanExists { name } => vec![format!(
                 "choose another name; `escrow plan show {name}` shows the plan that has it"
             )],
+            Self::PlanOver { plan, state: PlanState::Committed | PlanState::RolledBack } => vec![
+                format!("`escrow undo {plan}` opens it again with its changes"),
+            ],
             Self::PlanOver { .. } => one("`escrow plan create` begins a new one"),
             Self::ResourceInUse { plan, .. } => {
                 vec![format!("`escrow cleanup {plan}` removes its sandboxes")]
@@ -169,27 +182,37 @@ impl Error {
                 hints
             }
             Self::WorkLost { .. } => one(DO_AGAIN),
-            Self::Conflicts { undo: true, .. } => vec![
+            Self::Conflicts { undo: true, conflicts, .. } => vec![
                 "nothing was undone: what the conflicts name was changed since the commit, or cannot be taken back".into(),
-                "what an undo needs is kept until `escrow cleanup`".into(),
-            ],
-            Self::Conflicts { conflicts, .. } => vec![
-                "nothing was changed; both versions are where they were".into(),
                 match conflicts.iter().max_by_key(|(_, one)| one.choice) {
-                    Some((resource, one)) if one.choice == Choice::Neither => format!("no side of '{resource}:{}' can be taken alone: change it in the sandbox or in the original, and commit then", one.path),
-                    Some((resource, one)) if one.choice == Choice::Theirs => format!("`escrow commit --on-conflict theirs` keeps the original's versions, without the sandbox's of these paths; `ours` does not settle '{resource}:{}'", one.path),
+                    Some((resource, one)) if one.choice == Choice::Neither => format!(
+                        "no option settles '{resource}:{}': change it back in the original, and undo then; what an undo needs is kept until `escrow cleanup`",
+                        one.path
+                    ),
+                    Some((_, one)) if one.choice == Choice::Theirs => {
+                        "`escrow undo --on-conflict original` leaves these paths as they are now, and undoes the rest".into()
+                    }
+                    _ => "`escrow undo --on-conflict original` leaves these paths as they are now, and undoes the rest; `merge` keeps what was changed since in text files; `sandbox` brings the versions from before the commit back, and the plan holds the ones of now".into(),
+                },
+            ],
+            Self::Conflicts { conflicts, merge, .. } => vec![
+                "nothing was changed; both versions are where they were".into(),
+                match (settling(conflicts), conflicts.iter().max_by_key(|(_, one)| one.choice)) {
+                    (Choice::Neither, Some((resource, one))) => format!("no side of '{resource}:{}' can be taken alone: change it in the sandbox or in the original, and commit then", one.path),
+                    (Choice::Theirs, Some((resource, one))) => format!("`escrow commit --on-conflict original` keeps the original's versions, without the sandbox's of these paths; `sandbox` does not settle '{resource}:{}'", one.path),
+                    (Choice::Ours, Some((resource, one))) => format!("`escrow commit --on-conflict sandbox` takes the sandbox's versions; `original` does not settle '{resource}:{}': change it in the sandbox or in the original where the original's is wanted, and commit then", one.path),
                     _ => {
                         let is_file = |(_, one): &(String, Conflict)| one.ours.is_some() || one.theirs.is_some();
-                        let merge = match conflicts.iter().any(is_file) {
+                        let merge = match !merge && conflicts.iter().any(is_file) {
                             true => ", `merge` merges text files line by line",
                             false => "",
                         };
-                        format!("`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's{merge}")
+                        format!("`escrow commit --on-conflict sandbox` takes the sandbox's version, `original` keeps the original's{merge}")
                     }
                 },
             ],
             Self::Unexpected { plan, .. } => {
-                vec![format!("nothing was changed; `escrow diff {plan}` shows what would be released now, and its digest")]
+                vec![format!("nothing was changed; `escrow diff {plan}` shows what would be committed now, and its digest")]
             }
             Self::Irreversible { .. } => one(
                 "`--allow-partial` commits all the same; what was committed then stays if a later one fails",
@@ -214,6 +237,11 @@ impl Error {
             Self::CommitFailed { cause, .. } => {
                 let mut hints = cause.hints();
                 hints.push("the sandboxes still hold every change; the same command can be run again".into());
+                hints
+            }
+            Self::Member { resource, cause } if matches!(**cause, Self::Strategy(StrategyError::HolderGone { .. })) => {
+                let mut hints = vec![format!("`escrow commit --exclude {resource}:.` commits the others without it")];
+                hints.extend(cause.hints());
                 hints
             }
             Self::Member { cause, .. } | Self::Snapshot { cause, .. } => cause.hints(),
@@ -247,6 +275,10 @@ impl Error {
             ],
             Self::LaterThanCheckpoint { .. } => {
                 one("`escrow rollback` discards its changes; `escrow checkpoint create` keeps it from now on")
+            }
+            Self::CannotReturn { plan, checkpoint, others, .. } => {
+                let others: Vec<String> = others.iter().map(|name| format!(" --resource {name}")).collect();
+                vec![format!("`escrow restore {plan} {checkpoint}{}` returns the others", others.concat())]
             }
             Self::OtherOptions { .. } => {
                 one("leave the option out to join it as it is, or wait until its last command has ended")
@@ -284,7 +316,7 @@ fn lost_hints(path: &Location, lost: &LostRecords) -> Vec<String> {
     let home = path.as_path().parent().unwrap_or(path.as_path());
     let mut hints = vec![
         "nothing was changed; put the newest `state.db` back, together with its `state.db-wal`, if there is one".into(),
-        "`escrow gc --orphans` names the areas, which hold what was not released; they are ordinary directories".into(),
+        "`escrow gc --orphans` names the areas, which hold what was not committed; they are ordinary directories".into(),
     ];
     if *lost != LostRecords::Empty {
         let file = Location::from(home.join("generation"));
@@ -313,6 +345,12 @@ fn program_hints(error: &PluginError) -> Vec<String> {
         "`escrow strategy check {name}` shows which promises it keeps"
     ));
     hints
+}
+
+/// Which version can be taken of all of these.
+fn settling(conflicts: &[(String, Conflict)]) -> Choice {
+    let choices = conflicts.iter().map(|(_, one)| one.choice);
+    choices.fold(Choice::Either, Choice::and)
 }
 
 /// Whether a path is that of something in the area of a sandbox, which has its name.
@@ -353,7 +391,12 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Database { at, .. } if is_in_a_sandbox(at) => {
             "the original is untouched: `escrow restore` returns to a checkpoint, and `escrow rollback` discards what is in the sandboxes of the plan"
         }
-        StrategyError::Gone { .. } => "put the original back where it was",
+        StrategyError::Gone { .. } => {
+            "put the original back where it was, and type the same again; `escrow cleanup` gives the plan up with its changes"
+        }
+        StrategyError::Unsupported { what, .. } if what == COMMIT_HISTORY => {
+            "nothing was changed; `escrow restore` goes back to a checkpoint, `escrow diff --patch` prints what changed in the files, `escrow rollback` discards all of it"
+        }
         StrategyError::Unsupported { what, .. } if what == "give native tools a path" => {
             "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"
         }
@@ -372,7 +415,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
             return vec![format!("run as its owner, or let its owner use it: {open}")];
         }
         StrategyError::Fs(error) if error.is(rustix::io::Errno::NOSPC) => {
-            "free some space: `escrow gc` removes what is over; a sandbox by `overlay` needs room for its changes alone"
+            "free some space: `escrow gc --older-than 0s` removes what is over, also what could still be undone; a sandbox by `overlay` needs room for its changes alone"
         }
         _ => return Vec::new(),
     };

@@ -47,6 +47,7 @@ impl Error {
             }
             Self::UnknownType { .. } | Self::Registry(_) | Self::Config(_) => Kind::Usage,
             Self::AmbiguousPlan { .. }
+            | Self::SeveralPlans { .. }
             | Self::BadPattern { .. }
             | Self::Unmatched { .. }
             | Self::NothingSelected { .. } => Kind::Usage,
@@ -91,7 +92,7 @@ impl Error {
             Self::CommitFailed { cause, .. }
             | Self::Member { cause, .. }
             | Self::Snapshot { cause, .. } => cause.kind(),
-            Self::Irreversible { .. } => Kind::Unsupported,
+            Self::Irreversible { .. } | Self::CannotReturn { .. } => Kind::Unsupported,
             Self::BadParent { .. } | Self::NotAsked { .. } | Self::NoHome => Kind::Usage,
             Self::Run(RunError::Step { .. }) => Kind::Unsupported,
             Self::Run(RunError::Restless { .. }) => Kind::Busy,

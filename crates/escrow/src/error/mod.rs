@@ -21,6 +21,7 @@ use crate::model::{
 };
 use crate::resource::HandlerError;
 use crate::run::RunError;
+use crate::store::Plan;
 use crate::strategy::StrategyError;
 use crate::strategy::registry::RegistryError;
 
@@ -90,11 +91,17 @@ pub enum Error {
     UnknownPlan { name: String },
     #[error("'{name}' could be any of {} plans", .matches.len())]
     AmbiguousPlan { name: String, matches: Vec<String> },
+    #[error("{} plans are open in '{directory}': name one", .plans.len())]
+    SeveralPlans {
+        directory: Location,
+        /// The newest first.
+        plans: Vec<Plan>,
+    },
     #[error("no open plan belongs to '{directory}'")]
     NoPlanHere { directory: Location },
     #[error("no plan of '{directory}' has a commit to undo")]
     NoCommitHere { directory: Location },
-    #[error("an open plan '{name}' exists already")]
+    #[error("a plan '{name}' exists already")]
     PlanExists { name: String },
     #[error("the plan '{plan}' was {}", .state.as_str().replace('_', " "))]
     PlanOver { plan: String, state: PlanState },
@@ -161,10 +168,12 @@ pub enum Error {
     #[error("the plan '{plan}' conflicts with its originals at {}", count(.conflicts.len(), "path", "paths"))]
     Conflicts {
         undo: bool,
+        /// Text files were to be merged.
+        merge: bool,
         plan: String,
         conflicts: Vec<(String, Conflict)>,
     },
-    #[error("what the plan '{plan}' would release is not what was expected: {}", changed(.differs, .found.as_deref()))]
+    #[error("what the plan '{plan}' would commit is not what was expected: {}", changed(.differs, .found.as_deref()))]
     Unexpected {
         plan: String,
         found: Option<String>,
@@ -263,7 +272,7 @@ pub enum Error {
         pattern: String,
         near: Option<String>,
     },
-    #[error("of what the plan '{plan}' changes, the patterns leave nothing to release")]
+    #[error("of what the plan '{plan}' changes, the patterns leave nothing to commit")]
     NothingSelected { plan: String },
     #[error(
         "since the checkpoint {checkpoint}, a part of the plan '{plan}' was committed, or such a commit was undone"
@@ -271,6 +280,14 @@ pub enum Error {
     StaleCheckpoint { plan: String, checkpoint: String },
     #[error("the sandbox of '{resource}' was made after the checkpoint, which does not know it")]
     LaterThanCheckpoint { resource: String },
+    #[error("the sandbox of '{resource}' cannot return to a checkpoint: {why}")]
+    CannotReturn {
+        plan: String,
+        checkpoint: String,
+        resource: String,
+        why: String,
+        others: Vec<String>,
+    },
     #[error("a command already runs in the plan '{plan}' with other options: {what}")]
     OtherOptions { plan: String, what: String },
     #[error("the directory '{at}' is not empty")]

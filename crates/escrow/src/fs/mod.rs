@@ -8,6 +8,7 @@
 //! | `accounts` | what the machine's account files say of users and groups |
 //! | `areas` | whose an entry among areas is, recognized by its name |
 //! | `as_owner` | one step on what is closed to its own owner, without opening it |
+//! | `ballast` | room that is given up for a while when the disk is full |
 //! | `btrfs` | subvolumes: snapshots of them, and which one a directory lies in |
 //! | `dir` | a handle to a directory, from which only what lies beneath can be reached |
 //! | `codec` | records as bytes, of a fixed width but for texts |
@@ -36,7 +37,9 @@ pub mod accounts;
 pub mod areas;
 mod as_owner;
 pub mod atomic_file;
+pub mod ballast;
 pub mod btrfs;
+pub mod caches;
 pub(crate) mod codec;
 pub mod content;
 pub mod copy;

@@ -7,6 +7,14 @@ use super::walk::{Shared, descend, look_at_all};
 use super::{Cause, FsError, Meta, Result, btrfs};
 use crate::model::ResourcePath;
 
+/// Removes what an error left half made: it only takes room, which may be what there was too little of. Should it stay, the
+/// next attempt sweeps it.
+pub fn half_made<E>(parent: &Dir, name: &[u8], error: E) -> E {
+    match remove(parent, name) {
+        Ok(()) | Err(_) => error,
+    }
+}
+
 /// Removes `name` and everything in it; done already if it is not there.
 ///
 /// Directories that their owner locked (mode 000) are unlocked first. Mount points inside are

@@ -1,5 +1,5 @@
 //! The engine's private directories, in which no other user can prepare anything (rule S3): the state
-//! directory, areas, locks, reserved space.
+//! directory, areas, locks.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::ballast::with_ballast;
 use super::dir::Dir;
 use super::handle::EntryHandle;
 use super::{Cause, FsError, Result, btrfs, process, xattr};
@@ -157,6 +158,36 @@ fn check_own(dir: &Dir) -> Result<()> {
     Ok(())
 }
 
+/// What a home consists of, in the order in which it goes.
+const HOME: [&[u8]; 11] = [
+    b"sandboxes",
+    b"memory",
+    b"times",
+    b"locks",
+    b"ballast.new",
+    b"ballast",
+    b"state.db-wal",
+    b"state.db-shm",
+    b"state.db",
+    b"generation.new",
+    b"generation",
+];
+
+/// Removes a home, but for what else lies in it, which is named.
+pub fn remove_home(home: &Path) -> Result<Vec<PathBuf>> {
+    let dir = Dir::open(home)?;
+    for name in HOME {
+        super::remove::remove(&dir, name)?;
+    }
+    let left = dir.names()?;
+    if left.is_empty() {
+        let parent = Dir::open(home.parent().unwrap_or(home))?;
+        parent.remove_dir(home.file_name().unwrap_or_default().as_bytes())?;
+    }
+    let paths = left.iter().map(|name| home.join(OsStr::from_bytes(name)));
+    Ok(paths.collect())
+}
+
 /// The directory `name` in the engine's own, made if it is missing, closed to everyone else.
 pub fn room(home: &Dir, name: &[u8]) -> Result<Dir> {
     match make_plain(home, name) {
@@ -185,7 +216,7 @@ pub fn make_plain(parent: &Dir, name: &[u8]) -> Result<Dir> {
 }
 
 /// Opens a directory to this user only.
-fn close(dir: Dir) -> Result<Dir> {
+pub(super) fn close(dir: Dir) -> Result<Dir> {
     let fail = |errno| dir.error("close", b"", Cause::Os(errno));
     let handle = EntryHandle::of(&dir);
     for (attribute, _) in xattr::read(&handle).map_err(fail)? {
@@ -267,117 +298,6 @@ fn sweep(parent: &Dir, name: &[u8]) {
     match swept {
         Ok(()) | Err(_) => {}
     }
-}
-
-/// Room that is reserved for the day when the disk is full: a few files of a few blocks. Giving
-/// them up makes room for the bytes, and the files, that are needed to clean up.
-const BALLAST: &[u8] = b"ballast";
-const BALLAST_FILES: u8 = 4;
-const BALLAST_SIZE: u64 = 128 * 1024;
-
-/// Puts the ballast by, if there is ample room and it is not there. Where it cannot be had, one does
-/// without.
-pub fn keep_ballast(home: &Dir) {
-    let put_by = || -> Result<()> {
-        if let Some(meta) = home.stat(BALLAST)? {
-            let apart = btrfs::is_subvolume(home, &meta) || !btrfs::is_btrfs(home);
-            let whole = || -> Result<bool> {
-                Ok(home.subdir(BALLAST)?.entries()?.len() == usize::from(BALLAST_FILES))
-            };
-            if apart && meta.is_dir() && whole()? {
-                return Ok(());
-            }
-            release(home, BALLAST)?;
-        }
-        // The last bytes are for what is being done now.
-        if home.free_space()? < 4 * u64::from(BALLAST_FILES) * BALLAST_SIZE {
-            return Ok(());
-        }
-        lay(home, b"ballast.new")?;
-        home.rename(b"ballast.new", home, BALLAST)
-    };
-    if put_by().is_err() {
-        match super::remove::remove(home, b"ballast.new") {
-            Ok(()) | Err(_) => {}
-        }
-    }
-}
-
-/// Makes a directory of files that hold room; what was there under its name goes. On btrfs it is a subvolume: a snapshot of
-/// what it lies in would hold the room too.
-fn lay(dir: &Dir, name: &[u8]) -> Result<()> {
-    release(dir, name)?;
-    let room = match btrfs::is_btrfs(dir) {
-        true => btrfs::create(dir, name).and_then(|()| close(dir.subdir(name)?))?,
-        false => make_plain(dir, name)?,
-    };
-    for number in 0..BALLAST_FILES {
-        let file = room.create(&[b'0' + number], 0o600)?;
-        fs::fallocate(&file, fs::FallocateFlags::empty(), 0, BALLAST_SIZE)
-            .map_err(|errno| room.error("fill", b"", Cause::Os(errno)))?;
-    }
-    Ok(())
-}
-
-/// Removes such a directory, file by file: the room of a subvolume that is deleted as a whole would come back later.
-fn release(dir: &Dir, name: &[u8]) -> Result<()> {
-    if dir.stat(name)?.is_some_and(|meta| meta.is_dir()) {
-        let room = dir.subdir(name)?;
-        for file in room.names()? {
-            super::remove::remove(&room, &file)?;
-        }
-    }
-    super::remove::remove(dir, name)
-}
-
-/// How many times the room that is reserved must be free.
-const AMPLE: u64 = 16;
-
-/// The same in an area beside its original, on whose file system the ballast of the home is of no use.
-const RESERVE: &[u8] = b"reserve";
-
-/// Puts room by in an area that lies beside its original, for what takes back or discards its work on a full disk.
-/// Where it cannot be had, one does without.
-pub fn keep_reserve(area: &Dir) {
-    let name = area.path().file_name().unwrap_or_default();
-    // The last bytes are for what is being done now.
-    let ample = area
-        .free_space()
-        .is_ok_and(|free| free >= AMPLE * u64::from(BALLAST_FILES) * BALLAST_SIZE);
-    if is_area_beside(name.as_encoded_bytes()) && ample && lay(area, RESERVE).is_err() {
-        match super::remove::remove(area, RESERVE) {
-            Ok(()) | Err(_) => {}
-        }
-    }
-}
-
-/// Gives it up where the file system of the area is nearly full; done already where there is no such area.
-pub fn release_reserve(area: &Path) -> Result<()> {
-    let name = area.file_name().unwrap_or_default();
-    if !is_area_beside(name.as_encoded_bytes()) {
-        return Ok(());
-    }
-    let dir = match Dir::open(area) {
-        Err(error) if error.is_absent() => return Ok(()),
-        dir => dir?,
-    };
-    match is_tight(&dir)? {
-        true => release(&dir, RESERVE),
-        false => Ok(()),
-    }
-}
-
-/// Whether there is less room than the ballast gives back, of bytes or of files.
-pub fn is_tight(home: &Dir) -> Result<bool> {
-    let ballast = u64::from(BALLAST_FILES) * BALLAST_SIZE;
-    Ok(home.free_space()? < 2 * ballast || home.free_files()?.is_some_and(|files| files < 64))
-}
-
-/// Gives the ballast up; says whether there was any.
-pub fn release_ballast(home: &Dir) -> Result<bool> {
-    let there = home.stat(BALLAST)?.is_some();
-    release(home, BALLAST)?;
-    Ok(there)
 }
 
 /// What the name of an area beside its original begins with.
@@ -670,15 +590,19 @@ impl DirLock {
 /// Opens a lock, which lies in a directory of the home; one that has no room there takes that of the ballast.
 fn open_lock(dir: &Dir, name: &[u8]) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::from);
-    let opened = match (open(), dir.path().parent()) {
-        (Err(Errno::NOSPC | Errno::DQUOT), Some(home)) => {
-            release_ballast(&Dir::open(home)?)?;
-            open()
-        }
-        (opened, _) => opened,
+    let open = || {
+        let opened = fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::from);
+        opened.map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))
     };
-    let file = opened.map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))?;
+    let file = match dir.path().parent() {
+        Some(home) => match open() {
+            Err(error) if error.wants_room() => {
+                with_ballast(&Dir::open(home)?, FsError::wants_room, open)?
+            }
+            opened => opened?,
+        },
+        None => open()?,
+    };
     match dir.meta_of(name, &file)?.is_file() {
         true => Ok(file),
         // A pipe in its place could be locked, and would let those wait who read it.

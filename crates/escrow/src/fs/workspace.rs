@@ -1,11 +1,15 @@
 //! The areas of sandboxes and commits as a whole: made, set aside, removed. Nothing here looks into them.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 pub use super::areas::{RESTORE, is_of};
 pub use super::atomic_file::sync_file_systems;
+use super::ballast::{self, keep_reserve};
+pub use super::ballast::{GivenUp, keep_ballast};
 use super::dir::Dir;
-use super::state_dir::{keep_reserve, make_plain};
+use super::state_dir::make_plain;
 use super::usage::{self, Usage};
 use super::{Cause, FsError, Result, remove, times};
 use crate::model::text::Location;
@@ -63,6 +67,26 @@ impl Workspaces<'_> {
         parent.sync()
     }
 
+    /// Moves one thing of an area out of the way of everything that removes, durably; where it is now.
+    pub fn set_one_aside(&self, at: &Path, aside: &Path) -> Result<Location> {
+        let (Some((from, name)), Some((parent, to))) = (split(at)?, place(aside)?) else {
+            return Ok(Location::from(at.to_owned()));
+        };
+        if parent.stat(to)?.is_none() {
+            times::traceless(self.home, &parent, to, || parent.make_dir(to, 0o700))?;
+            parent.sync()?;
+        }
+        let dir = parent.subdir(to)?;
+        let mut free = name.to_owned();
+        while dir.stat(&free)?.is_some() {
+            free.push(b'+');
+        }
+        from.rename(name, &dir, &free)?;
+        dir.sync()?;
+        from.sync()?;
+        Ok(Location::from(aside.join(OsStr::from_bytes(&free))))
+    }
+
     /// Removes what lies among the engine's own areas under a name.
     pub fn remove_own(&self, name: &[u8]) -> Result<()> {
         remove::remove(self.own, name)
@@ -112,6 +136,21 @@ pub fn free_for_copies(area: &Path, original: &Path) -> Result<Option<u64>> {
     match area.meta()?.mount == original.meta()?.mount {
         true => Ok(None),
         false => original.free_space().map(Some),
+    }
+}
+
+/// Whether so little is free where an area lies that it is left for what frees more.
+pub fn is_tight(area: &Path) -> bool {
+    let tight = Dir::open(area).and_then(|area| ballast::is_tight(&area));
+    tight.unwrap_or(false)
+}
+
+/// The bytes that are free where an area lies; none where it is gone.
+pub fn free_at(area: &Path) -> Result<Option<u64>> {
+    match Dir::open(area) {
+        Ok(area) => area.free_space().map(Some),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The audit log: records every operation and denial, with who, what, when, on what, and how it ended.
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 
 use super::Manager;
 use crate::error::{Error, Result, chain};
@@ -187,7 +188,7 @@ impl Manager {
             ..OperationEnd::plain(OperationOutcome::Done, now)
         };
         match &answer {
-            Ok(_) => {}
+            Ok(_) => self.changed.store(true, Ordering::Relaxed),
             Err(Error::Denied { decision, .. }) => {
                 ended.outcome = OperationOutcome::Denied;
                 ended.reason = Some(decision.reason.clone());

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::content::check_readable;
 use super::creation::NewSandbox;
+use super::discard::ROLLBACK;
 use super::sessions::SessionState;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
 use crate::commit::{Return, prepare_restore, standing_parts};
@@ -15,7 +16,7 @@ use crate::model::Shape;
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, PlanId, SandboxId, SandboxState};
 use crate::store::{Checkpoint, Plan, RenewedSnapshot, Resource};
-use crate::strategy::{Base, Checkpoints, Session, Snapshot, StrategyError};
+use crate::strategy::{Base, BothSides, Checkpoints, Session, Snapshot, StrategyError};
 
 /// Why a checkpoint is taken with which a fork begins.
 const FORK: &str = "fork";
@@ -37,7 +38,7 @@ pub struct RestoreOutcome {
 }
 
 /// The snapshot of a sandbox in a checkpoint.
-fn snapshot_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Snapshot>> {
+pub(super) fn snapshot_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Snapshot>> {
     let found = checkpoint.snapshots.iter().find(|(id, _)| *id == sandbox);
     let read = |(_, text): &(SandboxId, String)| {
         serde_json::from_str(text).map_err(|error| {
@@ -88,7 +89,11 @@ impl Manager {
             let _originals = self.steady_originals(plan)?;
             let paused = self.pause(plan)?;
             let kept = self.keep(plan, label, None, (paused.is_some(), observer), None)?;
-            let views = self.live_sandboxes(plan)?;
+            let (views, others) = self.split_kept(self.live_sandboxes(plan)?);
+            for (view, why) in others {
+                let name = view.resource.name;
+                self.notice(format!("'{name}' is not in the checkpoint: {why}"));
+            }
             let linear = |view: &&SandboxView| self.checkpoints_of(view) == Checkpoints::Linear;
             if let Some(view) = views.iter().find(linear) {
                 self.notice(format!(
@@ -107,7 +112,7 @@ impl Manager {
         plan: &Plan,
         why: AutoCheckpoint,
         observer: &dyn Observer,
-    ) -> Result<()> {
+    ) -> Result<Option<CheckpointId>> {
         let views = self.live_sandboxes(plan)?;
         // Those that drop the later ones have room for few, which are for those that the user asks for.
         let can = |view: &SandboxView| {
@@ -119,15 +124,15 @@ impl Manager {
         let settings = self.settings_of(plan)?.checkpoint;
         if settings.keep == 0 {
             // None is taken only to go again; there may be some of when more were kept.
-            return self.prune(plan, &[], false);
+            return self.prune(plan, &[], false).map(|()| None);
         }
         let wanted = settings.auto.contains(&why);
         if !wanted || !views.iter().all(can) || !views.iter().any(worked) {
             // A process that was killed at a checkpoint may have left what looks like further names of files.
-            return self.release_checkpoints(plan, false);
+            return self.release_checkpoints(plan, false).map(|()| None);
         }
         let taken = self.keep(plan, None, Some(why.as_str()), (false, observer), None)?;
-        self.prune(plan, &[taken.id], true)
+        self.prune(plan, &[taken.id], true).map(|()| Some(taken.id))
     }
 
     /// How a sandbox keeps checkpoints.
@@ -168,12 +173,12 @@ impl Manager {
         why: AutoCheckpoint,
         what: &str,
         observer: &dyn Observer,
-    ) -> Result<()> {
+    ) -> Result<Option<CheckpointId>> {
         match self.checkpoint_automatically(plan, why, observer) {
             Err(error) if error.kind() == Kind::Unsupported => {
                 let why = chain(&error);
                 self.notice(format!("no checkpoint was taken before the {what}: {why}"));
-                Ok(())
+                Ok(None)
             }
             kept => kept,
         }
@@ -200,7 +205,7 @@ impl Manager {
         (in_use, observer): (bool, &dyn Observer),
         stays: Option<(SandboxId, Snapshot)>,
     ) -> Result<Checkpoint> {
-        let views = self.live_sandboxes(plan)?;
+        let (views, _) = self.split_kept(self.live_sandboxes(plan)?);
         check_readable(plan, &views)?;
         let last = self.store.last_checkpoint(plan.id)?;
         let sessions = self.sessions(plan, &views, in_use)?;
@@ -287,7 +292,8 @@ impl Manager {
     /// checkpoints too, so a label never stands in for the beginning of one other id, and what means two
     /// checkpoints means none.
     pub fn resolve_checkpoint(&self, plan: &Plan, typed: &str) -> Result<Checkpoint> {
-        let all = self.checkpoints(plan)?;
+        let mut all = self.store.checkpoints_called(plan.id, typed)?;
+        all.retain(|one| !is_mixture(one));
         if let Some(exact) = all.iter().find(|one| one.id.to_string() == typed) {
             return Ok(exact.clone());
         }
@@ -322,9 +328,20 @@ impl Manager {
         checkpoint: &Checkpoint,
         observer: &dyn Observer,
     ) -> Result<RestoreOutcome> {
+        self.restore_some(plan, checkpoint, &[], observer)
+    }
+
+    /// The same of the sandboxes of these resources only; of all, if none is named.
+    pub fn restore_some(
+        &self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        named: &[String],
+        observer: &dyn Observer,
+    ) -> Result<RestoreOutcome> {
         self.permit_plan(Action::Restore, plan)?;
         let _lock = self.begin_call(plan, false)?;
-        self.return_to(plan, checkpoint, observer)
+        self.return_to(plan, checkpoint, named, observer)
     }
 
     /// The same for a plan that is locked.
@@ -332,10 +349,11 @@ impl Manager {
         &self,
         plan: &Plan,
         checkpoint: &Checkpoint,
+        named: &[String],
         observer: &dyn Observer,
     ) -> Result<RestoreOutcome> {
         let checkpoint = &self.fresh(plan, checkpoint)?;
-        let views = self.live_sandboxes(plan)?;
+        let views = self.returning(plan, checkpoint, named)?;
         let target = checkpoint.id.to_string();
         let about = self.about_with("restore", plan, Some(&target))?;
         self.record_about(about, |_| {
@@ -412,8 +430,8 @@ impl Manager {
         if self.unfinished_of(plan.id)?.is_some() {
             return Ok(());
         }
-        let all = self.store.checkpoints(plan.id)?;
-        let mut mixed = all.iter().filter(|one| is_mixture(one));
+        let mixed = self.store.checkpoints_for(plan.id, Some(RESTORE))?;
+        let mut mixed = mixed.iter();
         mixed.try_for_each(|one| Ok(self.store.forget_checkpoint(one.id)?))
     }
 
@@ -421,8 +439,8 @@ impl Manager {
     /// committed, or such a commit was taken back: what it did not keep, because it was as in the originals, is
     /// another thing there now.
     fn fresh(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<Checkpoint> {
-        let mut all = self.checkpoints(plan)?;
-        let Some(at) = all.iter().position(|one| one.id == checkpoint.id) else {
+        let found = self.store.checkpoint(plan.id, checkpoint.id)?;
+        let Some(found) = found.filter(|one| !is_mixture(one)) else {
             return Err(Error::UnknownCheckpoint {
                 plan: plan.name.clone(),
                 typed: checkpoint.id.to_string(),
@@ -430,7 +448,7 @@ impl Manager {
             });
         };
         match self.store.is_stale(checkpoint.id)? {
-            false => Ok(all.swap_remove(at)),
+            false => Ok(found),
             true => Err(Error::StaleCheckpoint {
                 plan: plan.name.clone(),
                 checkpoint: checkpoint.id.to_string(),
@@ -483,8 +501,9 @@ impl Manager {
     /// Deletes automatic checkpoints but the newest, where the last restore came from (rule R2), and `spared`
     /// ones; those that the user asked for stay (rule R5).
     pub(super) fn prune(&self, plan: &Plan, spared: &[CheckpointId], squash: bool) -> Result<()> {
-        let mut automatic = self.checkpoints(plan)?;
-        automatic.retain(|one| one.reason.is_some());
+        let mut automatic = self.store.checkpoints_for(plan.id, None)?;
+        // What a rollback discarded is kept as long as a commit can be undone.
+        automatic.retain(|one| !is_mixture(one) && one.reason.as_deref() != Some(ROLLBACK));
         let keep = self.settings_of(plan)?.checkpoint.keep;
         let many = automatic.len().saturating_sub(keep as usize);
         let restores = Some(AutoCheckpoint::BeforeRestore.as_str());
@@ -581,7 +600,7 @@ impl Manager {
         let checkpoint = self.fresh(plan, checkpoint)?;
         let until = until.map(|until| self.fresh(plan, until)).transpose()?;
         let _originals = self.steady_originals(plan)?;
-        let views = self.live_sandboxes(plan)?;
+        let (views, _) = self.split_kept(self.live_sandboxes(plan)?);
         check_readable(plan, &views)?;
         let mut found = Vec::new();
         for view in views {
@@ -589,10 +608,16 @@ impl Manager {
             let until = until.as_ref().map(|until| needed_snapshot(until, &view));
             let until = until.transpose()?;
             let sandbox = self.open_sandbox(&view, Session::Shared)?;
-            let diff = sandbox.diff(Some(&snapshot), until.as_ref())?;
+            let mut diff = sandbox.diff(Some(&snapshot), until.as_ref())?;
+            let ignored = self.leave_ignored(plan, &view, &mut diff)?;
             let authorized = self.authorize_changes(Action::Diff, &view, &diff);
             self.denied(Action::Diff, Some(plan), authorized)?;
-            found.push(ResourceDiff { view, diff });
+            found.push(ResourceDiff {
+                view,
+                diff,
+                both_sides: BothSides::new(),
+                ignored,
+            });
         }
         Ok(PlanDiff::new(found, plan))
     }
@@ -609,7 +634,7 @@ impl Manager {
         self.permit_plan(Action::Create, plan)?;
         let _lock = self.begin_call(plan, false)?;
         self.check_new_name(name)?;
-        let views = self.live_sandboxes(plan)?;
+        let (views, others) = self.split_kept(self.live_sandboxes(plan)?);
         let directory = Location::from(state_dir::canonical(directory)?);
         self.record("fork", Some(plan.id), &plan.name, || {
             let _originals = self.steady_originals(plan)?;
@@ -637,8 +662,12 @@ impl Manager {
             let new: Vec<NewSandbox<'_>> = new.collect();
             let id = PlanId::new(&*self.options.origin);
             let config = self.store.plan_config(plan.id)?;
-            let fork = self.make_plan(id, config, name, &directory, &new, &listening)?;
+            let fork = self.make_plan(id, config, (name, false), &directory, &new, &listening)?;
             self.tell(listening);
+            for (view, why) in others {
+                let name = view.resource.name;
+                self.notice(format!("'{name}' is not in the fork: {why}"));
+            }
             Ok(fork)
         })
     }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::content::check_readable;
-use super::{Manager, SandboxView, half};
+use super::{Manager, SandboxView};
 use crate::commit::{
-    Batch, CommitEngine, CommitPreview, CommitTerms, Execution, Member, MemberPreview, Previewed,
-    UndoReport, check_expected,
+    Batch, CommitEngine, CommitPreview, CommitTerms, Member, MemberPreview, Previewed,
+    check_expected,
 };
 use crate::config::AutoCheckpoint;
 use crate::error::{Error, Result, chain};
@@ -14,7 +14,7 @@ use crate::event::{Observer, Unobserved};
 use crate::fs::state_dir::{self, DirLock};
 use crate::fs::workspace::is_absent;
 use crate::model::text::Location;
-use crate::model::{Action, CleanupPolicy, Expected, JournaledWork, Phase, PlanState};
+use crate::model::{Action, CleanupPolicy, Expected, JournaledWork, Phase};
 use crate::policy::select::ReleaseSelection;
 use crate::resource::ResourceGraph;
 use crate::store::{JournalEntry, Plan, Resource};
@@ -169,7 +169,8 @@ impl Manager {
     ) -> Result<CommitPreview> {
         self.permit_commit(plan)?;
         let _lock = self.begin_call(plan, true)?;
-        let views = self.live_sandboxes(plan)?;
+        let mut views = self.live_sandboxes(plan)?;
+        let (_, selection) = &self.take_gone(&mut views, selection);
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
         check_readable(plan, &views)?;
@@ -197,16 +198,16 @@ impl Manager {
         let unvalidated = terms.merge || !selection.hunks.is_empty();
         if unvalidated && !self.validations(plan)?.is_empty() {
             if !selection.hunks.is_empty() {
-                let why = "what is left of a file without the others would be released without having been validated: mark it as a whole";
-                let what = "release some hunks of a file";
+                let why = "what is left of a file without the others would be committed without having been validated: mark it as a whole";
+                let what = "commit some hunks of a file";
                 return Err(unsupported("a plan with `validate`", what, why).into());
             }
             previewed = previewed.refuse_merged(
                 "changed there and here; a merged text would be released without having been validated: make the change inside \
-                 again, or choose a side with `--on-conflict ours` or `theirs`",
+                 again, or choose a side with `--on-conflict sandbox` or `original`",
             );
         }
-        previewed.select(selection)
+        previewed.select(selection, &self.ignore_patterns(plan)?)
     }
 
     /// Refuses to release what the policy protects, however it came into the sandbox.
@@ -246,7 +247,8 @@ impl Manager {
         if !live || !self.validations(plan)?.is_empty() {
             self.check_quiet(plan)?;
         }
-        let views = self.committable(plan)?;
+        let mut views = self.committable(plan)?;
+        let (gone, selection) = &self.take_gone(&mut views, selection);
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let about = self.about_with("commit", plan, request.message)?;
         let looked = (request.terms, &Session::Exclusive, selection);
@@ -301,6 +303,19 @@ impl Manager {
             drop(lock);
             return Ok(released);
         }
+        // Nothing was left of these.
+        for view in gone {
+            if let Err(error) = self.clean_one(view, false) {
+                let name = view.resource.name.clone();
+                released.left.push((name, chain(&error)));
+            }
+        }
+        // With the checkpoints goes what rollbacks had kept.
+        if let Err(error) = self.store.forget_rollbacks(plan.id) {
+            released
+                .left
+                .push(("the journal".to_owned(), chain(&error)));
+        }
         if let Err(error) = self.store.forget_checkpoints(plan.id) {
             let what = "the list of checkpoints".to_owned();
             released.left.push((what, chain(&error)));
@@ -313,65 +328,13 @@ impl Manager {
         Ok(released)
     }
 
-    /// Takes the newest commit of a plan back that was not taken back yet.
-    pub fn undo(&self, plan: &Plan, observer: &dyn Observer) -> Result<UndoReport> {
-        let nothing = |plan: &Plan| Error::NothingToUndo {
-            plan: plan.name.clone(),
-            state: plan.state,
-        };
-        let stands = |journal: &JournalEntry| journal.phase != Phase::Undone;
-        let over = matches!(plan.state, PlanState::CleanedUp | PlanState::RolledBack);
-        if over
-            && !self
-                .store
-                .journal_of(plan.id)?
-                .is_some_and(|one| stands(&one))
-        {
-            return Err(nothing(plan));
-        }
-        self.permit_plan(Action::Undo, plan)?;
-        self.make_room_to_clean()?;
-        self.make_room_for(plan.id)?;
-        let lock = self.begin_any_call(plan)?;
-        let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
-        if plan.state.is_half() {
-            return Err(half(&plan));
-        }
-        self.check_unfinished(&plan)?;
-        let journal = self.store.journal_of(plan.id)?;
-        let journal = journal.filter(|journal| journal.phase == Phase::Committed);
-        let Some(journal) = journal.filter(|_| plan.state != PlanState::CleanedUp) else {
-            if plan.state == PlanState::CleanedUp {
-                lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
-            }
-            return Err(nothing(&plan));
-        };
-        if journal.part {
-            self.check_quiet(&plan)?;
-        }
-        let views = self.journal_views(&plan, &journal)?;
-        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-        let _originals = self.lock_originals(&resources, false)?;
-        self.check_neighbours(&plan, &resources)?;
-        let about = self.about("undo", Some(plan.id), &plan.name)?;
-        self.record_about(about, |touched| {
-            let engine = self.engine_for(&plan, observer)?;
-            let members = self.members(&engine, views.clone())?;
-            let found = Execution::found(engine, plan.clone(), journal, members)?;
-            let undone = found.undo()?;
-            for (resource, paths) in &undone.paths {
-                touched.some(resource, paths);
-            }
-            Ok(undone)
-        })
-    }
-
     /// What the commits of a plan keep that is out of reach: it is there, unless its file system is not.
     pub(super) fn away_commits(&self, plan: &Plan) -> Result<Vec<(String, Error)>> {
         let mut away = Vec::new();
         let views = self.all_sandboxes(plan)?;
         let journals = self.store.journals_of(plan.id)?;
-        let kept = journals.iter().filter(|one| one.phase == Phase::Committed);
+        let kept = |one: &&JournalEntry| matches!(one.phase, Phase::Committed | Phase::TakenBack);
+        let kept = journals.iter().filter(kept);
         for (position, member) in kept.flat_map(|one| one.members.iter().enumerate()) {
             let view = views
                 .iter()

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use super::runs::RunRequest;
+use super::runs::{RunRequest, text};
 use super::{Manager, SandboxView};
 use crate::config::RunDefaults;
 use crate::error::{Error, Result};
@@ -23,6 +23,22 @@ impl RunRequest<'_> {
         let program = self.command.first().map(Path::new);
         self.agent
             .unwrap_or_else(|| program.and_then(Agent::of_program))
+    }
+
+    /// The command as it is started: an agent by its own name without its own sandbox, where it can make none.
+    pub(super) fn started(&self, look: &NamespaceOptions) -> Vec<Location> {
+        let mut words = self.command.iter().map(text);
+        let program = words.next();
+        let own = self.command.first().map(Path::new);
+        let agent = own.and_then(Agent::of_program);
+        let agent = agent.filter(|agent| !look.userns && self.agent() == Some(*agent));
+        let more = agent.map_or(&[][..], |agent| {
+            agent.without_own_sandbox(&self.command[1..])
+        });
+        let more = more
+            .iter()
+            .map(|word| Location::from_bytes(word.as_bytes()));
+        program.into_iter().chain(more).chain(words).collect()
     }
 }
 

@@ -1,27 +1,32 @@
 //! Content of sandboxes: read, write and diff.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::slice;
 
 use super::audit::OperationSubject;
+use super::both_sides::ComparedSides;
 use super::{Manager, SandboxView};
-use crate::commit::standing_parts;
+use crate::commit::{is_released, standing_parts};
 use crate::diff::VersionContents;
 use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::fs::content::spool;
 use crate::fs::state_dir::{self, Lock};
+use crate::model::counted;
 use crate::model::text::Location;
 use crate::model::{
-    Action, Change, DiffView, PlanDigest, PlanState, ResourcePath, SandboxState, Scope,
+    Action, Change, CountedChanges, DiffView, EntryInfo, PlanDigest, PlanState, ResourcePath,
+    SandboxState, Scope,
 };
+use crate::policy::select::ReleasePattern;
 use crate::store::{Plan, Resource};
 use crate::strategy::registry::Registration;
 use crate::strategy::{
-    Access, Exposes, QueryResult, Sandbox, Session, StrategyError, ignored_dirs, unsupported,
+    Access, BothSides, Exposes, QueryResult, Sandbox, Session, StrategyError, ignored_paths,
+    unsupported,
 };
 
 /// What one sandbox changed.
@@ -31,6 +36,10 @@ pub struct ResourceDiff {
     pub view: SandboxView,
     /// The changes.
     pub diff: DiffView,
+    /// The changed paths that the original changed too since the sandbox was made.
+    pub both_sides: BothSides,
+    /// What `diff.ignore` leaves out: it is not released either.
+    pub ignored: DiffView,
 }
 
 /// What a plan changed, when it was looked at.
@@ -40,6 +49,7 @@ pub struct PlanDiff {
     /// One entry for each sandbox.
     pub resources: Vec<ResourceDiff>,
     plan: Plan,
+    pub(super) sides: ComparedSides,
 }
 
 impl PlanDiff {
@@ -47,7 +57,17 @@ impl PlanDiff {
         Self {
             resources,
             plan: plan.clone(),
+            sides: ComparedSides::default(),
         }
+    }
+
+    /// The name of the plan.
+    pub fn plan_name(&self) -> &str {
+        &self.plan.name
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
     }
 }
 
@@ -325,12 +345,41 @@ impl Manager {
         self.denied(Action::Diff, Some(plan), self.compare(plan, only, false))
     }
 
-    /// Which of these directories git ignores in the original of a sandbox; none where it is no checkout.
-    pub fn ignored_dirs(&self, view: &SandboxView, dirs: &[ResourcePath]) -> Vec<ResourcePath> {
-        match view.resource.root().filter(|_| !dirs.is_empty()) {
-            Some(root) => ignored_dirs(root, dirs),
-            None => Vec::new(),
+    /// The changes that git ignores by the rules of the original at `at`; none where that is no checkout.
+    pub fn ignored_by_git(&self, at: &Location, diff: &DiffView) -> CountedChanges {
+        let (dirs, files) = counted::paths_of(diff);
+        match dirs.is_empty() && files.is_empty() {
+            true => CountedChanges::default(),
+            false => CountedChanges::of(diff, &ignored_paths(at.as_path(), &dirs, &files)),
         }
+    }
+
+    /// Takes what `diff.ignore` of the configuration names out of the changes of a sandbox, which can release a part.
+    pub(super) fn leave_ignored(
+        &self,
+        plan: &Plan,
+        view: &SandboxView,
+        diff: &mut DiffView,
+    ) -> Result<DiffView> {
+        let ignore = self.ignore_patterns(plan)?;
+        let reference = &view.sandbox.reference;
+        let strategy = self.registry_of(plan.id)?.of(reference)?;
+        if ignore.is_empty() || !strategy.capabilities_of(reference).partial {
+            return Ok(DiffView::default());
+        }
+        let mut stays = is_released(&ignore, &view.resource.name, &diff.changes).into_iter();
+        let all = std::mem::take(&mut diff.changes).into_iter();
+        let (released, ignored) = all.partition(|_| stays.next().unwrap_or(true));
+        diff.changes = released;
+        Ok(DiffView { changes: ignored })
+    }
+
+    /// What `diff.ignore` names, as counts for a plan.
+    pub(super) fn ignore_patterns(&self, plan: &Plan) -> Result<Vec<ReleasePattern>> {
+        let ignore = self.settings_of(plan)?.ignore;
+        // They were looked at when the configuration was read.
+        let patterns = ignore.iter().map(|one| ReleasePattern::anywhere(one).ok());
+        Ok(patterns.flatten().collect())
     }
 
     /// The same as a courtesy, which the user did not ask for: where it is denied, nothing is logged.
@@ -366,9 +415,23 @@ impl Manager {
             if keep && let Err(error) = sandbox.keep_bases(&diff.changes) {
                 self.notice_no_bases(&error.into());
             }
+            let mut ignored = self.leave_ignored(plan, &view, &mut diff)?;
             diff.changes.retain(|change| change.path.lies_in(&prefix));
+            ignored
+                .changes
+                .retain(|change| change.path.lies_in(&prefix));
             self.authorize_changes(Action::Diff, &view, &diff)?;
-            diffs.push(ResourceDiff { view, diff });
+            let both_sides = match diff.is_empty() {
+                true => BothSides::new(),
+                false => sandbox.both_sides(&diff.changes)?,
+            };
+            let one = ResourceDiff {
+                view,
+                diff,
+                ignored,
+                both_sides,
+            };
+            diffs.push(one.with_bases());
         }
         Ok(PlanDiff::new(diffs, plan))
     }
@@ -377,7 +440,7 @@ impl Manager {
     pub fn digest(&self, found: &PlanDiff) -> Result<PlanDigest> {
         let _lock = self.begin_call(&found.plan, true)?;
         let mut all = PlanDigest::default();
-        for ResourceDiff { view, diff } in &found.resources {
+        for ResourceDiff { view, diff, .. } in &found.resources {
             check_readable(&found.plan, [view])?;
             let sandbox = self.open_sandbox(view, Session::Shared)?;
             all.add(
@@ -401,6 +464,15 @@ impl Manager {
         Ok(strategy.open(reference, session, &parts)?)
     }
 
+    /// The same as [`Self::contents`], in a box.
+    pub fn contents_of<'a>(
+        &'a self,
+        of: &'a PlanDiff,
+        view: &'a SandboxView,
+    ) -> Result<Box<dyn VersionContents + 'a>> {
+        Ok(Box::new(self.contents(of, view)?))
+    }
+
     /// Where the bytes of one sandbox of a diff come from. No other process changes the plan while this lives.
     pub fn contents<'a>(
         &'a self,
@@ -413,6 +485,12 @@ impl Manager {
             manager: self,
             view,
             original: view.resource.root().map(Dir::open).transpose()?,
+            both_sides: of
+                .resources
+                .iter()
+                .find(|one| one.view.sandbox.id == view.sandbox.id)
+                .map(|one| &one.both_sides),
+            sides: of.sides,
             sandbox: self.open_sandbox(view, Session::Shared)?,
             _lock: lock,
         })
@@ -439,6 +517,20 @@ fn whole(prefix: &ResourcePath, resource: &Resource) -> ResourcePath {
 fn below(prefix: &ResourcePath, path: &ResourcePath) -> ResourcePath {
     path.parts()
         .fold(prefix.clone(), |whole, part| whole.join(part))
+}
+
+/// What the original of a resource has at a path now.
+pub(super) fn facts(resource: &Resource, path: &ResourcePath) -> Result<Option<EntryInfo>> {
+    let Some(root) = resource.root() else {
+        return Ok(None);
+    };
+    let original = Dir::open(root)?;
+    let (dir, name) = match original.parent(path) {
+        Err(error) if error.is_absent() || error.leaves() => return Ok(None),
+        found => found?,
+    };
+    let now = dir.stat(name)?;
+    Ok(now.map(|now| dir.facts(name, &now)).transpose()?)
 }
 
 /// Refuses sandboxes that cannot be read and compared.
@@ -475,6 +567,8 @@ struct BothVersions<'a> {
     view: &'a SandboxView,
     /// Where the original's files are; `None` where it has none.
     original: Option<Dir>,
+    both_sides: Option<&'a BothSides>,
+    sides: ComparedSides,
     sandbox: Box<dyn Sandbox>,
     _lock: Lock,
 }
@@ -485,20 +579,31 @@ impl BothVersions<'_> {
         self.manager
             .permit_in(Action::Diff, self.view.sandbox.reference.plan_id, scope)
     }
-}
 
-impl VersionContents for BothVersions<'_> {
-    fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        self.permit(path)?;
+    fn now(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let Some(original) = &self.original else {
             return Err(StrategyError::NotThere { path: path.clone() }.into());
         };
         let (file, _) = original.file_path(path)?;
         Ok(Box::new(file))
     }
+}
+
+impl VersionContents for BothVersions<'_> {
+    fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.permit(path)?;
+        let base = self.both_sides.and_then(|all| all.get(path)?.clone());
+        match base.filter(|_| self.sides != ComparedSides::OriginalToSandbox) {
+            Some(base) => Ok(Box::new(Cursor::new(base))),
+            None => self.now(path),
+        }
+    }
 
     fn sandbox(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         self.permit(path)?;
-        Ok(self.sandbox.read(path)?)
+        match self.sides {
+            ComparedSides::BaseToOriginal => self.now(path),
+            _ => Ok(self.sandbox.read(path)?),
+        }
     }
 }

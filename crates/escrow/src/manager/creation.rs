@@ -22,6 +22,7 @@ use crate::model::text::Location;
 use crate::model::{Action, PlanId, PlanState, SandboxId, SandboxRef, SandboxState, Scope};
 use crate::resource::{ResourceGraph, accept};
 use crate::store::{BeginOutcome, Plan, PlanConfig, Resource, SandboxRecord};
+use crate::strategy::registry::StrategyChoice;
 use crate::strategy::{CreateRequest, Probe, Snapshot, Target};
 
 /// How often a resource is taken again that others forget and add meanwhile.
@@ -48,6 +49,28 @@ impl Manager {
         strategy: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<PlanView> {
+        self.create_plan_as((name, false), directory, resources, strategy, observer)
+    }
+
+    /// The same for a command that is about to run, of a plan that was not asked for by itself: a rollback ends it.
+    pub fn create_implicit_plan(
+        &self,
+        directory: &Path,
+        resources: &[OsString],
+        strategy: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<PlanView> {
+        self.create_plan_as((None, true), directory, resources, strategy, observer)
+    }
+
+    fn create_plan_as(
+        &self,
+        (name, implicit): (Option<&str>, bool),
+        directory: &Path,
+        resources: &[OsString],
+        strategy: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<PlanView> {
         self.permit(Action::Create, None, Scope::Within(None))?;
         self.recover_dead()?;
         let directory = Location::from(state_dir::canonical(directory)?);
@@ -55,13 +78,13 @@ impl Manager {
         if let Some(strategy) = strategy {
             self.registry().check_name(strategy)?;
         }
-        let mut made = self.begin_plan(name, &directory, resources, strategy, observer);
+        let mut made = self.begin_plan((name, implicit), &directory, resources, strategy, observer);
         for _ in 0..TRIES {
             // Its resource has another id now.
             let Err(Error::Forgotten { .. }) = made else {
                 break;
             };
-            made = self.begin_plan(name, &directory, resources, strategy, observer);
+            made = self.begin_plan((name, implicit), &directory, resources, strategy, observer);
         }
         made.map_err(|error| {
             // Directories that became resources on the way are none again.
@@ -76,7 +99,11 @@ impl Manager {
             return Ok(());
         };
         check_name(name)?;
-        match self.taken_names()?.iter().any(|taken| taken == name) {
+        // One that is over gives its name up.
+        let of_open = |plan: &Plan| {
+            plan.name == name && matches!(plan.state, PlanState::Creating | PlanState::Open)
+        };
+        match self.store.plans_called(name)?.iter().any(of_open) {
             true => Err(Error::PlanExists {
                 name: name.to_owned(),
             }),
@@ -86,7 +113,7 @@ impl Manager {
 
     fn begin_plan(
         &self,
-        name: Option<&str>,
+        named: (Option<&str>, bool),
         directory: &Location,
         typed: &[OsString],
         strategy: Option<&str>,
@@ -115,7 +142,7 @@ impl Manager {
                 });
             }
         }
-        self.make_plan(id, config, name, directory, &new, observer)
+        self.make_plan(id, config, named, directory, &new, observer)
     }
 
     /// Forgets the resources among `typed` that the user did not name and no plan uses.
@@ -133,7 +160,7 @@ impl Manager {
         &self,
         id: PlanId,
         config: Option<PlanConfig>,
-        name: Option<&str>,
+        (name, implicit): (Option<&str>, bool),
         directory: &Location,
         new: &[NewSandbox<'_>],
         observer: &dyn Observer,
@@ -156,6 +183,7 @@ impl Manager {
                 state: PlanState::Creating,
                 directory: directory.clone(),
                 created_at: self.options.origin.now(),
+                implicit,
             };
             match self.make_named(&plan, config.as_ref(), new, observer) {
                 // Another process was quicker with the name that we made up: make up another.
@@ -211,7 +239,14 @@ impl Manager {
                 }
                 false => self.begin(plan, Some(config), &sandboxes)?,
             }
-            if let Err(error) = self.fill_all(plan, new, &mut sandboxes, early, observer) {
+            let chosen = match self.choose_all(plan, new, &sandboxes) {
+                Ok(chosen) => chosen,
+                Err(error) => {
+                    let left = self.forget_unmade(&sandboxes);
+                    return Err(error.and_left(left.and_then(|()| self.unmake(plan))));
+                }
+            };
+            if let Err(error) = self.fill_all(plan, new, chosen, &mut sandboxes, early, observer) {
                 return Err(error.and_left(self.unmake(plan)));
             }
             match self.store.finish_creation(plan.id, &sandboxes) {
@@ -230,21 +265,61 @@ impl Manager {
         &self,
         plan: &Plan,
         new: &[NewSandbox<'_>],
+        chosen: Vec<Option<StrategyChoice>>,
         sandboxes: &mut [SandboxRecord],
         early: bool,
         observer: &dyn Observer,
     ) -> Result<()> {
         let resources = self.store.resources()?;
-        for (new, sandbox) in new.iter().zip(sandboxes.iter_mut()) {
+        let all = new.iter().zip(chosen).zip(sandboxes.iter_mut());
+        for ((new, choice), sandbox) in all {
             if early {
                 self.begin(plan, None, std::slice::from_ref(sandbox))?;
             }
-            self.fill(new, sandbox, &resources, observer)?;
+            self.fill((new, choice), sandbox, &resources, observer)?;
             if early {
-                self.store.put_sandbox(sandbox)?;
+                self.store.put_sandboxes(std::slice::from_ref(sandbox))?;
             }
         }
         sync_areas(sandboxes)
+    }
+
+    /// Makes the area of each sandbox, and chooses its strategy; that of one that begins from another is the other's. Until this
+    /// is done for all of them no strategy makes anything.
+    fn choose_all(
+        &self,
+        plan: &Plan,
+        new: &[NewSandbox<'_>],
+        sandboxes: &[SandboxRecord],
+    ) -> Result<Vec<Option<StrategyChoice>>> {
+        let mut chosen = Vec::new();
+        for (new, sandbox) in new.iter().zip(sandboxes) {
+            workspace::make(sandbox.area.as_path())?;
+            if new.from.is_some() {
+                chosen.push(None);
+                continue;
+            }
+            let (resource, registry) = (&new.resource, self.registry_of(plan.id)?);
+            let kind = self.kind(&resource.kind)?;
+            // What stands there may be another thing than when the resource was named.
+            resource.path().map_or(Ok(()), |path| accept(kind, path))?;
+            let target = self.target(plan.id, resource, &new.wanted)?;
+            let area = Some(sandbox.area.as_path());
+            chosen.push(Some(registry.choose(&new.wanted, kind, &target, area)?));
+        }
+        Ok(chosen)
+    }
+
+    /// Removes sandboxes that are recorded, and that no strategy was asked to make: none is asked to remove anything, which could
+    /// fail for the same reason.
+    fn forget_unmade(&self, sandboxes: &[SandboxRecord]) -> Result<()> {
+        let mut left = Ok(());
+        for sandbox in sandboxes {
+            let removed = workspace::remove(sandbox.area.as_path()).map_err(Error::from);
+            let forgotten = removed.and_then(|()| Ok(self.store.forget_sandbox(sandbox.id)?));
+            left = left.and(forgotten);
+        }
+        left
     }
 
     /// Makes one more sandbox in a plan; the plan and the original are locked.
@@ -254,24 +329,43 @@ impl Manager {
         new: &NewSandbox<'_>,
         observer: &dyn Observer,
     ) -> Result<SandboxRecord> {
-        let mut sandboxes = self.pending(plan, std::slice::from_ref(new))?;
-        self.begin(plan, None, &sandboxes)?;
-        let resources = self.store.resources()?;
-        let sandbox = &mut sandboxes[0];
-        let filled = self.fill(new, sandbox, &resources, observer);
-        let filled = filled.and_then(|()| sync_areas(std::slice::from_ref(sandbox)));
-        if let Err(error) = filled {
-            // Nothing of it stays. Should even that fail, the record stays as pending, where
-            // `cleanup` finds it.
-            let forget = || Ok(self.store.forget_sandbox(sandbox.id)?);
-            let swept = self.forget_outside(sandbox, &new.resource).and_then(|()| {
-                workspace::remove(sandbox.area.as_path())?;
-                forget()
-            });
-            return Err(error.and_left(swept));
+        let mut made = self.add_sandboxes(plan, std::slice::from_ref(new), observer)?;
+        Ok(made.remove(0))
+    }
+
+    /// Makes more sandboxes in a plan, all or none; the plan and the originals are locked.
+    pub(super) fn add_sandboxes(
+        &self,
+        plan: &Plan,
+        new: &[NewSandbox<'_>],
+        observer: &dyn Observer,
+    ) -> Result<Vec<SandboxRecord>> {
+        if new.is_empty() {
+            return Ok(Vec::new());
         }
-        self.store.put_sandbox(sandbox)?;
-        Ok(sandbox.clone())
+        let mut sandboxes = self.pending(plan, new)?;
+        self.begin(plan, None, &sandboxes)?;
+        let chosen = match self.choose_all(plan, new, &sandboxes) {
+            Ok(chosen) => chosen,
+            Err(error) => return Err(error.and_left(self.forget_unmade(&sandboxes))),
+        };
+        if let Err(error) = self.fill_all(plan, new, chosen, &mut sandboxes, false, observer) {
+            // Nothing of them stays. Should even that fail, the records stay as pending, where `cleanup` finds them.
+            let mut left = Ok(());
+            for (sandbox, new) in sandboxes.iter().zip(new) {
+                left = left.and(self.forget_sandbox(sandbox, &new.resource));
+            }
+            return Err(error.and_left(left));
+        }
+        self.store.put_sandboxes(&sandboxes)?;
+        Ok(sandboxes)
+    }
+
+    /// Removes a sandbox that was never finished, with its record.
+    pub(super) fn forget_sandbox(&self, sandbox: &SandboxRecord, of: &Resource) -> Result<()> {
+        self.forget_outside(sandbox, of)?;
+        workspace::remove(sandbox.area.as_path())?;
+        Ok(self.store.forget_sandbox(sandbox.id)?)
     }
 
     /// Records what is about to be made, and its plan with its configuration if that is new, before it exists: if this
@@ -284,7 +378,11 @@ impl Manager {
     ) -> Result<()> {
         let name = plan.name.clone();
         let new = new.map(|config| (plan, config));
-        match self.store.begin_sandboxes(new, sandboxes)? {
+        let mut outcome = self.store.begin_sandboxes(new, sandboxes)?;
+        if matches!(outcome, BeginOutcome::NameTaken) && self.give_up_name(&name)? {
+            outcome = self.store.begin_sandboxes(new, sandboxes)?;
+        }
+        match outcome {
             BeginOutcome::Recorded => Ok(()),
             BeginOutcome::NameTaken => Err(Error::PlanExists { name }),
             BeginOutcome::Exists => Err(Error::Busy {
@@ -297,6 +395,30 @@ impl Manager {
                 Err(Error::Forgotten { resource })
             }
         }
+    }
+
+    /// Gives plans that are over another name, so that a new one can have theirs: `escrow undo` of a name never means two. Whether
+    /// there was one.
+    fn give_up_name(&self, name: &str) -> Result<bool> {
+        let mut given_up = false;
+        for plan in self.store.plans_called(name)? {
+            let over = matches!(plan.state, PlanState::Committed | PlanState::RolledBack);
+            if plan.name != name || !over {
+                continue;
+            }
+            let taken = self.taken_names()?;
+            let free = free_name(&Location::from(Path::new(name)), |one| {
+                taken.iter().any(|other| other == one)
+            });
+            if self.store.rename_plan(plan.id, &free)? {
+                let state = plan.state.as_str().replace('_', " ");
+                self.notice(format!(
+                    "the plan '{name}' that was {state} is called '{free}' now: `escrow undo {free}` takes that back"
+                ));
+                given_up = true;
+            }
+        }
+        Ok(given_up)
     }
 
     /// The records of sandboxes that are about to be made.
@@ -336,25 +458,17 @@ impl Manager {
     /// Makes a sandbox that is recorded. The caller syncs its area, and records that it is usable.
     fn fill(
         &self,
-        new: &NewSandbox<'_>,
+        (new, choice): (&NewSandbox<'_>, Option<StrategyChoice>),
         sandbox: &mut SandboxRecord,
         resources: &[Resource],
         observer: &dyn Observer,
     ) -> Result<()> {
-        workspace::make(sandbox.area.as_path())?;
         let (resource, plan) = (&new.resource, sandbox.reference.plan_id);
         let (registry, area) = (self.registry_of(plan)?, sandbox.area.as_path());
-        let mut choice = None;
-        let strategy = match new.from {
-            Some((from, _)) => registry.of(&from.sandbox.reference)?,
-            None => {
-                let kind = self.kind(&resource.kind)?;
-                // What stands there may be another thing than when the resource was named.
-                resource.path().map_or(Ok(()), |path| accept(kind, path))?;
-                let target = self.target(plan, resource, &new.wanted)?;
-                let chosen = registry.choose(&new.wanted, kind, &target, Some(area))?;
-                &choice.insert(chosen).strategy
-            }
+        let strategy = match (&choice, new.from) {
+            (Some(choice), _) => &choice.strategy,
+            (None, Some((from, _))) => registry.of(&from.sandbox.reference)?,
+            (None, None) => registry.get(&new.wanted)?,
         };
         let mut target = self.target(plan, resource, strategy.name())?;
         if new.from.is_none() {

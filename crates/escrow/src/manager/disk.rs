@@ -67,8 +67,7 @@ impl Manager {
 
     /// The plans that are over and may still have something on disk, newest first.
     pub(super) fn over(&self) -> Result<Vec<Plan>> {
-        let mut plans = self.store.plans()?;
-        plans.retain(|plan| matches!(plan.state, PlanState::Committed | PlanState::RolledBack));
-        Ok(plans)
+        let over = [PlanState::Committed, PlanState::RolledBack];
+        Ok(self.store.plans_in(&over)?)
     }
 }

@@ -12,12 +12,13 @@
 //! | `resources` | which real things there are, and which must not be touched |
 //! | `configuration` | which configuration counts, in general and for each plan, and which files are trusted |
 //! | `config_resources` | resources of the configuration become known when they are used |
-//! | `plans` | plans by name, id or prefix, or the newest one of a directory |
+//! | `plans` | plans by name, id or prefix, or the one of a directory |
 //! | `project` | what a command works on that names no plan |
 //! | `creation` | a plan is made with all its sandboxes, or not at all |
 //! | `sandboxes` | which there are in a plan, and one more made once for a resource |
 //! | `removal` | a plan goes as a whole, and from its first step on nothing else can be done with it |
 //! | `content` | read, write, diff |
+//! | `against` | two plans compared |
 //! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
 //! | `strategies` | which strategies count, in general and for each plan |
 //! | `runs` | a command inside the sandboxes of a plan |
@@ -28,13 +29,18 @@
 //! | `access` | every way in is authorized by the policy |
 //! | `report` | one resource of a plan, and what is reported to a caller, in the fields that programs read |
 //! | `audit` | whatever is done or denied is in the log |
+//! | `purge` | nothing of Escrow is left, where that is asked for |
 //! | `garbage` | what finished work left goes, what is not finished never does |
 //! | `disk` | how much of the disk plans take |
 //! | `status` | what there is and what works here, without changing anything |
 
 mod access;
+mod against;
+mod apart;
 mod audit;
+mod both_sides;
 mod builder;
+mod caches;
 mod checkpoints;
 mod commits;
 mod concealment;
@@ -48,6 +54,7 @@ mod garbage;
 mod opened;
 mod plans;
 mod project;
+mod purge;
 mod recovery;
 mod removal;
 mod report;
@@ -58,14 +65,18 @@ mod scratch;
 mod sessions;
 mod status;
 mod strategies;
+mod undoing;
 mod validation;
 mod variables;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use against::PlanComparison;
+pub use both_sides::ComparedSides;
 pub use builder::Builder;
 pub use checkpoints::RestoreOutcome;
 pub use commits::{CommitReport, CommitRequest};
@@ -76,6 +87,7 @@ pub use disk::DiskUsage;
 pub use garbage::{GarbageReport, GarbageRequest, KeptLeftover, Leftover, LeftoverKind, Orphan};
 pub use plans::PlanView;
 pub use project::Project;
+pub use purge::PurgeReport;
 pub use removal::CleanupReport;
 pub use report::ResourceHandle;
 pub use resources::NewResource;
@@ -90,7 +102,7 @@ use super::fs::state_dir::{self, Lock, ScratchDir};
 use crate::config::{ConfigSources, LoadedConfigs, Settings};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
-use crate::fs::workspace::Workspaces;
+use crate::fs::workspace::{GivenUp, Workspaces, keep_ballast};
 use crate::model::growing::Growing;
 use crate::model::{IdSource, PlanId, PlanState, Retention, SandboxId};
 use crate::policy::Policy;
@@ -150,6 +162,10 @@ pub struct Manager {
     /// Those of plans for which others count.
     of_plans: Growing<EffectiveRegistry>,
     notices: Mutex<Vec<String>>,
+    /// Whether something was done that is in the log.
+    changed: AtomicBool,
+    // Last: what the store takes while it is open is free then.
+    given_up: GivenUp,
 }
 
 impl Manager {
@@ -161,7 +177,7 @@ impl Manager {
         let areas = state_dir::room(&home, b"sandboxes")?;
         let locks = state_dir::room(&home, b"locks")?;
         let store = Store::open(&home.path().join(STATE))?;
-        state_dir::keep_ballast(&home);
+        keep_ballast(&home);
         options.registry.remember_in(&home.path().join("memory"));
         let (helper, environment) = (&options.helper, &options.environment);
         options.registry.host_by(helper, environment);
@@ -179,6 +195,8 @@ impl Manager {
             general,
             of_plans: Growing::default(),
             notices: Mutex::default(),
+            changed: AtomicBool::new(false),
+            given_up: GivenUp::default(),
         };
         manager.tell_files();
         let strategy = manager.usual_strategy(&manager.configured.general);
@@ -202,22 +220,22 @@ impl Manager {
     }
 
     /// Makes room for what frees space, such as a cleanup: where the file system of the home is nearly full, the
-    /// ballast is given up before anything fails for want of a few blocks, or of a file.
+    /// ballast is given up before anything fails for want of a few blocks, or of a file. It is put by again when this
+    /// manager goes.
     fn make_room_to_clean(&self) -> Result<()> {
-        if !failpoints::bug("ballast-kept") && state_dir::is_tight(&self.home)? {
-            state_dir::release_ballast(&self.home)?;
+        match failpoints::bug("ballast-kept") {
+            true => Ok(()),
+            false => Ok(self.given_up.ballast(&self.home)?),
         }
-        Ok(())
     }
 
     /// The same on the file systems of the areas of a plan that lie beside their originals.
     fn make_room_for(&self, plan: PlanId) -> Result<()> {
         let sandboxes = self.store.sandboxes(Some(plan))?.into_iter();
-        let commits = self.store.commit_areas()?.into_iter();
-        let commits = commits.filter(|one| one.plan_id == plan);
+        let commits = self.store.commit_areas_of(plan)?.into_iter();
         let areas = sandboxes.map(|one| one.area);
         for area in areas.chain(commits.filter_map(|one| Some(one.area?.1))) {
-            match state_dir::release_reserve(area.as_path()) {
+            match self.given_up.reserve(area.as_path()) {
                 // What is out of reach is reported by what needs it, and stops nothing else (rule C17).
                 Ok(()) | Err(_) => {}
             }
@@ -229,6 +247,11 @@ impl Manager {
     pub fn scratch(&self) -> Result<ScratchDir> {
         let unique = SandboxId::new(&*self.options.origin).to_string();
         Ok(ScratchDir::make(self.areas.again(), "scratch-", &unique)?)
+    }
+
+    /// Whether something was done so far that is in the log, whatever else failed.
+    pub fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
     }
 
     /// What happened beside what was asked for, since this was last asked.

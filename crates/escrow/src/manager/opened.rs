@@ -122,6 +122,7 @@ impl Manager {
                     exit,
                     denied,
                     not_passed: Vec::new(),
+                    before: None,
                 })
             });
         }

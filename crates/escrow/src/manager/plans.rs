@@ -1,16 +1,15 @@
 //! Plans by name, id or prefix, or the newest one of a directory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::resources::check_name;
-use super::sandboxes::unknown;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
 use crate::fs::state_dir;
 use crate::model::text::{Location, escape};
-use crate::model::{Action, PlanId, PlanState, ResourceId, SandboxState};
-use crate::store::{Plan, Resource};
+use crate::model::{Action, PlanId, PlanState, SandboxState};
+use crate::store::Plan;
 
 /// A plan with its sandboxes.
 #[derive(Debug)]
@@ -29,39 +28,50 @@ impl Manager {
 
     /// These plans with their sandboxes; the store is asked as often for a hundred as for one.
     pub(super) fn views(&self, plans: Vec<Plan>) -> Result<Vec<PlanView>> {
-        let resources = self.store.resources_ever()?;
-        let resources: HashMap<ResourceId, Resource> =
-            resources.into_iter().map(|one| (one.id, one)).collect();
+        let ids: Vec<PlanId> = plans.iter().map(|plan| plan.id).collect();
         let mut sandboxes: HashMap<PlanId, Vec<SandboxView>> = HashMap::new();
-        for sandbox in self.store.sandboxes(None)? {
-            let id = sandbox.reference.resource_id;
-            let resource = resources.get(&id).cloned();
-            let resource = resource.ok_or_else(|| unknown(id))?;
+        for (sandbox, resource) in self.store.members_of(&ids)? {
             let of = sandboxes.entry(sandbox.reference.plan_id).or_default();
             of.push(SandboxView { sandbox, resource });
         }
         let view = |plan: Plan| {
             let mut sandboxes = sandboxes.remove(&plan.id).unwrap_or_default();
-            if plan.state == PlanState::Open {
-                sandboxes.retain(|view| view.sandbox.state != SandboxState::CleanedUp);
+            match plan.state {
+                PlanState::Open => {
+                    sandboxes.retain(|view| view.sandbox.state != SandboxState::CleanedUp);
+                }
+                // A plan that was opened again had several of one resource.
+                _ => {
+                    let mut known = HashSet::new();
+                    sandboxes.reverse();
+                    sandboxes.retain(|view| known.insert(view.resource.id));
+                    sandboxes.reverse();
+                }
             }
             PlanView { plan, sandboxes }
         };
         Ok(plans.into_iter().map(view).collect())
     }
 
-    /// The names that a new plan cannot have: those of plans that are open, or just being made.
+    /// The names that a new plan cannot have: those of plans that are open, just being made, or can be undone.
     pub(super) fn taken_names(&self) -> Result<Vec<String>> {
-        let mut plans = self.store.plans()?;
-        plans.retain(|plan| matches!(plan.state, PlanState::Creating | PlanState::Open));
+        let standing = self.store.standing()?;
+        let mut plans = self.store.plans_in(&[
+            PlanState::Creating,
+            PlanState::Open,
+            PlanState::Committed,
+            PlanState::RolledBack,
+        ])?;
+        plans.retain(|plan| {
+            let is_open = matches!(plan.state, PlanState::Creating | PlanState::Open);
+            is_open || standing.contains(&plan.id)
+        });
         Ok(plans.into_iter().map(|plan| plan.name).collect())
     }
 
     /// The plans that are not over, newest first.
     pub(super) fn open_plans(&self) -> Result<Vec<Plan>> {
-        let mut plans = self.store.plans()?;
-        plans.retain(|plan| plan.state == PlanState::Open);
-        Ok(plans)
+        Ok(self.store.plans_in(&[PlanState::Open])?)
     }
 
     /// A plan with its sandboxes.
@@ -74,7 +84,7 @@ impl Manager {
     }
 
     /// The plan that `typed` means: its name, its id, or an unambiguous beginning of one. Open
-    /// plans come first; without `typed` it is the newest open plan of `directory`.
+    /// plans come first; without `typed` it is the open plan of `directory`, and several are an error.
     pub fn resolve_plan(&self, typed: Option<&str>, directory: &Path) -> Result<Plan> {
         match typed {
             Some(typed) => self.plan_named(typed),
@@ -82,21 +92,28 @@ impl Manager {
         }
     }
 
-    /// The same for a plan whose commit is to be undone: a committed one comes first.
+    /// The same for a plan whose commit or rollback is to be undone: one that has such comes first. The beginning of a name
+    /// means none: it may be the whole name of a plan that is gone.
     pub fn resolve_committed(&self, typed: Option<&str>, directory: &Path) -> Result<Plan> {
         match typed {
             Some(typed) => {
                 let exact = |plan: &Plan| plan.name == typed || plan.id.to_string() == typed;
-                match self.committed_plans()?.into_iter().find(exact) {
-                    Some(plan) => Ok(plan),
-                    None => self.plan_named(typed),
+                if let Some(plan) = self.committed_plans()?.into_iter().find(exact) {
+                    return Ok(plan);
+                }
+                let plan = self.plan_named(typed)?;
+                match plan.name != typed && plan.name.starts_with(typed) {
+                    true => Err(Error::UnknownPlan {
+                        name: escape(typed.as_bytes()),
+                    }),
+                    false => Ok(plan),
                 }
             }
             None => self.committed_of(directory),
         }
     }
 
-    /// The plan of `directory` that was committed last, in part or as a whole.
+    /// The plan of `directory` that was committed or rolled back last.
     fn committed_of(&self, directory: &Path) -> Result<Plan> {
         let near = self.plans_near(directory, self.committed_plans()?)?;
         let first = near.into_iter().next().map(|(_, plan)| plan);
@@ -105,14 +122,14 @@ impl Manager {
         })
     }
 
-    /// The plans that were committed, in part or as a whole; the one committed last comes first. Those whose commit
-    /// can no longer be undone come after all others.
+    /// The plans that were committed, in part or as a whole, or rolled back; the last of these comes first. Those of which
+    /// nothing can be undone any more come after all others.
     fn committed_plans(&self) -> Result<Vec<Plan>> {
         let standing = self.store.standing()?;
         let age = |plan: &Plan| standing.iter().rposition(|id| *id == plan.id);
-        let mut plans = self.store.plans()?;
-        plans.retain(|plan| plan.state == PlanState::Committed || age(plan).is_some());
-        plans.retain(|plan| !plan.state.is_half());
+        let mut plans = self.store.plans_among(&standing)?;
+        plans.retain(|plan| plan.state != PlanState::Committed && !plan.state.is_half());
+        plans.extend(self.store.plans_in(&[PlanState::Committed])?);
         plans.sort_by_key(|plan| std::cmp::Reverse(age(plan)));
         Ok(plans)
     }
@@ -139,24 +156,33 @@ impl Manager {
         Ok(near.into_iter().map(|(_, plan)| plan.id).collect())
     }
 
+    /// The plans that are over, and whose commit or rollback can be undone; the last of these comes first.
+    pub fn undoable_plans(&self) -> Result<Vec<Plan>> {
+        let standing = self.store.standing()?;
+        let mut plans = self.committed_plans()?;
+        plans.retain(|plan| plan.state != PlanState::Open && standing.contains(&plan.id));
+        Ok(plans)
+    }
+
+    /// Those of them that `directory` belongs to.
+    pub fn undoable_plans_near(&self, directory: &Path) -> Result<Vec<Plan>> {
+        let near = self.plans_near(directory, self.undoable_plans()?)?;
+        Ok(near.into_iter().map(|(_, plan)| plan).collect())
+    }
+
     fn plan_named(&self, typed: &str) -> Result<Plan> {
-        let plans = self.store.plans()?;
         let unknown = || Error::UnknownPlan {
             name: escape(typed.as_bytes()),
         };
         if typed.is_empty() {
             return Err(unknown());
         }
-        let exact = |plan: &&Plan| plan.name == typed || plan.id.to_string() == typed;
         let open = |plan: &&Plan| plan.state == PlanState::Open;
-        if let Some(plan) = plans
-            .iter()
-            .filter(exact)
-            .find(open)
-            .or_else(|| plans.iter().find(exact))
-        {
+        let exact = self.store.plans_called(typed)?;
+        if let Some(plan) = exact.iter().find(open).or(exact.first()) {
             return Ok(plan.clone());
         }
+        let plans = self.store.plans()?;
         // Of an id, the part behind the common prefix may be typed alone.
         let begins = |plan: &&Plan| {
             let id = plan.id.to_string();
@@ -182,16 +208,20 @@ impl Manager {
         }
     }
 
-    /// The open plan of `directory`. The nearest wins, then the newest.
+    /// The open plan of `directory`.
     fn open_plan_of(&self, directory: &Path) -> Result<Plan> {
-        let near = self.plans_near(directory, self.open_plans()?)?;
-        // Of several that are as near, `max_by_key` gives the last one, and they come newest first.
-        let nearest = near.into_iter().rev().max_by_key(|(near, _)| *near);
-        nearest
-            .map(|(_, plan)| plan)
-            .ok_or_else(|| Error::NoPlanHere {
-                directory: shown(directory),
-            })
+        let nearest = self.nearest_open_plans(directory)?;
+        only(directory, nearest)?.ok_or_else(|| Error::NoPlanHere {
+            directory: shown(directory),
+        })
+    }
+
+    /// The open plans that are nearest to `directory`, newest first.
+    pub(super) fn nearest_open_plans(&self, directory: &Path) -> Result<Vec<Plan>> {
+        let mut near = self.plans_near(directory, self.open_plans()?)?;
+        let nearest = near.iter().map(|(near, _)| *near).max();
+        near.retain(|(near, _)| Some(*near) == nearest);
+        Ok(near.into_iter().map(|(_, plan)| plan).collect())
     }
 
     /// Those of `plans`, in their order, that were made right in `directory`, or have a sandbox of a resource that
@@ -214,6 +244,17 @@ impl Manager {
             found.extend(near.map(|near| (near, plan)));
         }
         Ok(found)
+    }
+}
+
+/// The only one of these plans, which are all that are open in `directory`; several are an error.
+pub(super) fn only(directory: &Path, mut plans: Vec<Plan>) -> Result<Option<Plan>> {
+    match plans.len() {
+        0 | 1 => Ok(plans.pop()),
+        _ => Err(Error::SeveralPlans {
+            directory: shown(directory),
+            plans,
+        }),
     }
 }
 

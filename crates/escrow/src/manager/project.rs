@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::Manager;
+use super::plans::only;
 use crate::config::ConfigResource;
 use crate::error::{Error, Result};
 use crate::fs::state_dir;
@@ -21,21 +22,28 @@ pub struct Project {
 }
 
 impl Manager {
-    /// The open plan in which a command goes on that is run in `directory` and names none, if there is one. A plan in
-    /// which something is not isolated is used only by its name.
+    /// The open plan in which a command goes on that is run in `directory` and names none, if there is one; several are an
+    /// error. A plan in which something is not isolated is used only by its name.
     pub fn open_plan_here(&self, directory: &Path) -> Result<Option<Plan>> {
-        let plan = match self.resolve_plan(None, directory) {
-            Err(Error::NoPlanHere { .. }) => return Ok(None),
-            answer => answer?,
-        };
-        for view in self.live_sandboxes(&plan)? {
+        let mut isolated = Vec::new();
+        for plan in self.nearest_open_plans(directory)? {
+            if self.isolates(&plan)? {
+                isolated.push(plan);
+            }
+        }
+        only(directory, isolated)
+    }
+
+    /// Whether no sandbox of a plan works on its original.
+    fn isolates(&self, plan: &Plan) -> Result<bool> {
+        for view in self.live_sandboxes(plan)? {
             let reference = &view.sandbox.reference;
             let strategy = self.registry_for(reference)?.of(reference)?;
             if !strategy.capabilities().isolates {
-                return Ok(None);
+                return Ok(false);
             }
         }
-        Ok(Some(plan))
+        Ok(true)
     }
 
     /// The project that `directory` lies in. With `all`, every resource that was added by name belongs to it too.

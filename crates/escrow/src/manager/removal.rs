@@ -231,13 +231,15 @@ impl Manager {
         })
     }
 
-    /// Removes a plan in which nothing was changed; says whether it did.
+    /// Removes a plan in which nothing was changed that a commit would release; says whether it did.
     pub fn take_away_unused(&self, plan: &Plan) -> Result<bool> {
         let lock = self.begin_call(plan, false)?;
         self.check_quiet(plan)?;
         for view in self.live_sandboxes(plan)? {
             let sandbox = self.open_sandbox(&view, Session::Exclusive)?;
-            if !sandbox.diff(None, None)?.is_empty() {
+            let mut diff = sandbox.diff(None, None)?;
+            self.leave_ignored(plan, &view, &mut diff)?;
+            if !diff.is_empty() {
                 return Ok(false);
             }
         }

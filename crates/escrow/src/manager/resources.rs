@@ -1,7 +1,9 @@
 //! Resources: adds, finds and removes them, and refuses locations that must not be touched.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use super::Manager;
 use super::audit::OperationSubject;
@@ -84,6 +86,16 @@ impl Manager {
         Ok(self.store.resources()?)
     }
 
+    /// Those that have a name of their own or are used by an open plan, oldest first.
+    pub fn resources_in_use(&self) -> Result<Vec<Resource>> {
+        let open = self.views(self.open_plans()?)?;
+        let views = open.iter().flat_map(|plan| &plan.sandboxes);
+        let used: HashSet<ResourceId> = views.map(|view| view.resource.id).collect();
+        let mut all = self.store.resources()?;
+        all.retain(|one| one.named || used.contains(&one.id));
+        Ok(all)
+    }
+
     /// The resource of this name.
     pub fn resource(&self, name: &str) -> Result<Resource> {
         let resources = self.store.resources()?;
@@ -104,7 +116,9 @@ impl Manager {
         let scope = Scope::Resource(new.name.to_owned());
         self.permit(Action::Admin, None, scope)?;
         self.recover_dead()?;
-        self.add(new, true)
+        let added = self.add(new, true)?;
+        self.changed.store(true, Ordering::Relaxed);
+        Ok(added)
     }
 
     pub(super) fn add(&self, new: &NewResource<'_>, named: bool) -> Result<Resource> {
@@ -326,7 +340,7 @@ impl Manager {
     }
 
     /// The resource at a location, which becomes one, named after it.
-    fn take_at(&self, at: &Location) -> Result<Resource> {
+    pub(super) fn take_at(&self, at: &Location) -> Result<Resource> {
         loop {
             let resources = self.store.resources()?;
             // Another process may have been quicker with the directory, or with the name.

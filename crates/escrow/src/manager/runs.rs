@@ -101,14 +101,18 @@ impl Manager {
         }
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         self.check_neighbours(plan, &resources)?;
-        let entry = self.enter_namespace(plan)?;
-        if entry.there.is_none() {
-            let _originals = self.lock_originals(&resources, true)?;
-            self.checkpoint_before(plan, AutoCheckpoint::BeforeRun, "command", &Unobserved)?;
-        }
+        let mut entry = self.enter_namespace(plan)?;
+        let before = match entry.there.is_none() {
+            true => {
+                let _originals = self.lock_originals(&resources, true)?;
+                self.checkpoint_before(plan, AutoCheckpoint::BeforeRun, "command", &Unobserved)?
+            }
+            false => None,
+        };
         self.activate(&views)?;
         let attached = self.attach()?;
-        let spec = self.spec(plan, &views, request, &entry, &attached, None)?;
+        let mut spec = self.spec(plan, &views, request, &entry, &attached, None)?;
+        self.take_caches(plan, &views, &mut spec, &mut entry)?;
         let (_, mut not_passed) = self.variables(plan, request)?;
         let is_set = |name: &String| {
             let mut set = spec.environment.iter().map(|(name, _)| name.as_bytes());
@@ -135,6 +139,7 @@ impl Manager {
             }
             Ok(RunOutcome {
                 not_passed,
+                before,
                 ..ended
             })
         })
@@ -231,6 +236,7 @@ impl Manager {
             exit,
             denied,
             not_passed: Vec::new(),
+            before: None,
         })
     }
 
@@ -267,7 +273,8 @@ impl Manager {
     ) -> Result<Variables> {
         let (mut environment, mut withheld) = self.variables(plan, request)?;
         withheld.retain(|name| !set.contains(&name.as_bytes()));
-        if !withheld.is_empty() {
+        // Said once a plan; the document of a run has it each time.
+        if !withheld.is_empty() && !self.store.ran_lately(plan.id)? {
             self.notice(not_passed(&withheld));
         }
         environment.push(("ESCROW_PLAN".into(), plan.name.clone().into()));
@@ -312,6 +319,7 @@ impl Manager {
             self.check_quiet(plan)?;
             let _originals = self.steady_originals(plan)?;
             self.checkpoint_automatically(plan, AutoCheckpoint::OnError, &Unobserved)
+                .map(drop)
         });
         if let Err(error) = kept {
             let why = chain(&error);
@@ -370,6 +378,7 @@ impl Manager {
                 exit,
                 denied: Vec::new(),
                 not_passed,
+                before: None,
             })
         })
     }
@@ -592,12 +601,13 @@ impl Manager {
         Ok(RunSpec {
             views: shown,
             scratch,
+            caches: Vec::new(),
             hidden,
             home: home.and_then(|home| state_dir::canonical(home).ok().map(Location::from)),
             covered,
+            command: request.started(&look),
             look,
             directory,
-            command: request.command.iter().map(text).collect(),
             environment,
             socket,
             files: self.options.console.files(),

@@ -4,10 +4,10 @@ use super::Manager;
 use super::audit::OperationSubject;
 use super::content::check_readable;
 use super::creation::NewSandbox;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::Observer;
 use crate::fs::workspace;
-use crate::model::{Action, PlanId, ResourceId, SandboxState, Scope};
+use crate::model::{Action, PlanId, SandboxState, Scope};
 use crate::resource::{INHERIT, ResourceGraph};
 use crate::store::{Plan, Resource, SandboxRecord};
 use crate::strategy::registry::AUTO;
@@ -158,13 +158,5 @@ impl Manager {
                 created: true,
             })
         })
-    }
-}
-
-/// A sandbox whose resource has no record.
-pub(super) fn unknown(id: ResourceId) -> Error {
-    Error::UnknownResource {
-        name: id.to_string(),
-        known: Vec::new(),
     }
 }

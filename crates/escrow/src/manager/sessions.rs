@@ -48,6 +48,8 @@ pub(super) struct NamespaceEntry {
     build: Option<(Lock, Lock)>,
     /// The namespace that is there, and how it looks.
     pub(super) there: Option<(ProcessIdentity, NamespaceOptions)>,
+    /// Locks of what only this namespace may use.
+    others: Vec<Lock>,
 }
 
 impl NamespaceEntry {
@@ -62,10 +64,18 @@ impl NamespaceEntry {
         })
     }
 
+    /// Holds a lock for as long as the namespace that is built; returns its descriptor.
+    pub(super) fn hold(&mut self, lock: Lock) -> i32 {
+        let number = lock.as_fd().as_raw_fd();
+        self.others.push(lock);
+        number
+    }
+
     pub(super) fn held(&self) -> Vec<BorrowedFd<'_>> {
         let build = self.build.iter();
         let build = build.flat_map(|(live, last)| [live.as_fd(), last.as_fd()]);
-        build.chain([self.share.as_fd()]).collect()
+        let others = self.others.iter().map(Lock::as_fd);
+        build.chain([self.share.as_fd()]).chain(others).collect()
     }
 
     /// Notes where the namespace is, for those who come later.
@@ -263,6 +273,7 @@ impl Manager {
                         share,
                         build: Some((live, last)),
                         there: None,
+                        others: Vec::new(),
                     });
                 }
                 if let Some(there) = self.noted(plan)? {
@@ -270,6 +281,7 @@ impl Manager {
                         share,
                         build: None,
                         there: Some(there),
+                        others: Vec::new(),
                     });
                 }
             }

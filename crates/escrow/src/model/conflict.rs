@@ -28,6 +28,8 @@ pub enum Choice {
     /// Either.
     #[default]
     Either,
+    /// The sandbox's: to keep the original's would release half of what belongs together.
+    Ours,
     /// The original's: the sandbox's would break what is there.
     Theirs,
     /// Neither can be taken without the rest: something has to be changed.
@@ -38,6 +40,16 @@ impl Choice {
     /// Whether either version can be taken.
     pub fn is_free(&self) -> bool {
         *self == Self::Either
+    }
+
+    /// Which version both permit.
+    #[must_use]
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (one, Self::Either) | (Self::Either, one) => one,
+            (one, other) if one == other => one,
+            _ => Self::Neither,
+        }
     }
 }
 

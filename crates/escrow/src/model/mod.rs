@@ -3,6 +3,7 @@
 pub mod autorun;
 pub mod change;
 pub mod conflict;
+pub(crate) mod counted;
 pub mod digest;
 pub(crate) mod growing;
 pub mod hunks;
@@ -30,6 +31,7 @@ pub use change::{
     FileDetail, JsonText, RowDetail,
 };
 pub use conflict::{Choice, Conflict};
+pub use counted::CountedChanges;
 pub use digest::{Expected, PlanDigest};
 pub use hunks::ChosenHunks;
 pub use id::{
@@ -42,7 +44,7 @@ pub use phase::{JournaledWork, Phase};
 pub use plan::PlanState;
 pub use policy::{Action, Decision, Scope};
 pub use resource::{ResourceType, ResourceTypes, Shape};
-pub use retention::{CleanupPolicy, Retention};
+pub use retention::{CachePolicy, CleanupPolicy, Retention};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};
 pub use target::{Options, Target, TargetLocation};
 pub use whole_dirs::{AutorunGroup, WholeDirs};

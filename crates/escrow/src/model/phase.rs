@@ -36,6 +36,8 @@ words! {
         Committed = "committed",
         /// It is being undone, by the process that finds it.
         Undoing = "undoing",
+        /// Every original is as before; its plan is still to be opened again with what it had released.
+        TakenBack = "taken_back",
         /// It was undone.
         Undone = "undone",
     }
@@ -53,12 +55,14 @@ impl Phase {
             Self::Aborting | Self::Undone => &[],
             Self::Applied => &[Self::Committed],
             Self::Committed => &[Self::Undoing],
-            Self::Undoing => &[Self::Undone],
+            Self::Undoing => &[Self::TakenBack, Self::Undone],
+            // Of a commit of which only a part was taken back the rest still stands.
+            Self::TakenBack => &[Self::Committed, Self::Undone],
         }
     }
 
     /// Whether another process must bring it to an end.
     pub fn is_unfinished(self) -> bool {
-        !matches!(self, Self::Committed | Self::Undone)
+        !matches!(self, Self::Committed | Self::TakenBack | Self::Undone)
     }
 }

@@ -22,6 +22,22 @@ words! {
     else |word| format!("'{word}' is none of on_commit, on_terminal, manual")
 }
 
+words! {
+    /// Whose the caches of tools are that commands use.
+    #[derive(Default, Serialize, Deserialize, schemars::JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum CachePolicy {
+        /// Each project has its own.
+        #[default]
+        Project = "project",
+        /// All projects share those of tools that compare what they take out with a hash.
+        Shared = "shared",
+        /// There are none: what is downloaded goes with the plan.
+        None = "none",
+    }
+    else |word| format!("'{word}' is none of project, shared, none")
+}
+
 /// How long what is finished stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {

@@ -40,6 +40,19 @@ impl ReleasePattern {
         })
     }
 
+    /// The same as in a list of what is ignored: one that names no directory that it lies in means any.
+    pub fn anywhere(typed: &str) -> Result<Self, String> {
+        let at = match typed.split_once(':') {
+            Some((name, _)) if name == "*" || is_name(name) => name.len() + 1,
+            _ => 0,
+        };
+        let (resource, pattern) = typed.split_at(at);
+        match pattern.strip_suffix('/').unwrap_or(pattern) {
+            bare if bare.contains('/') || matches!(bare, "" | "." | "**") => Self::parse(typed),
+            bare => Self::parse(&format!("{resource}**/{bare}")),
+        }
+    }
+
     /// One path of a resource, whatever is in its name, with everything below.
     pub fn exact(resource: &str, path: &ResourcePath) -> Self {
         Self {
@@ -53,6 +66,12 @@ impl ReleasePattern {
     /// What was typed.
     pub fn text(&self) -> &str {
         &self.typed
+    }
+
+    /// Whether it names this resource, and all of it.
+    pub fn is_all_of(&self, resource: &str) -> bool {
+        let whole = self.paths.is_none() && self.exact.is_none();
+        whole && self.resource.as_deref() == Some(resource)
     }
 
     fn covers(&self, resource: &str, path: &ResourcePath) -> bool {
@@ -133,6 +152,13 @@ impl ReleaseSelection {
         self.only.is_empty() && self.exclude.is_empty() && self.hunks.is_empty()
     }
 
+    /// Whether nothing of a resource can be wanted, whatever its changes are.
+    pub fn leaves_out(&self, resource: &str) -> bool {
+        let other = |one: &ReleasePattern| one.resource.as_ref().is_some_and(|of| of != resource);
+        let excluded = self.exclude.iter().any(|one| one.is_all_of(resource));
+        excluded || !self.only.is_empty() && self.only.iter().all(other)
+    }
+
     /// Whether a path is wanted.
     pub fn takes(&self, resource: &str, path: &ResourcePath) -> bool {
         let any =
@@ -211,6 +237,17 @@ mod tests {
                 expected,
                 "{typed} {at}"
             );
+        }
+        let rows = [
+            ("*.log", "a/x.log", true),
+            ("app:target/", "a/target/x", true),
+            ("build/x", "a/build/x", false),
+            ("build/x", "build/x/y", true),
+            ("lib:*.log", "x.log", false),
+        ];
+        for (typed, at, expected) in rows {
+            let pattern = ReleasePattern::anywhere(typed).expect("a pattern");
+            assert_eq!(pattern.covers("app", &path(at)), expected, "{typed} {at}");
         }
         for typed in ["", "app:", "a/../b", "/etc", "a//b", "a[", "app:/x"] {
             assert!(ReleasePattern::parse(typed).is_err(), "{typed}");

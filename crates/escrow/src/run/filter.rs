@@ -211,15 +211,16 @@ fn rules(calls: &Calls, permitted: Permitted) -> Vec<Rule> {
     let argument = |argument: u32, bits: u32| Test::Bits { argument, bits };
     let is = |argument: u32, value: u32| Test::Is { argument, value };
     let rule = |call: u32, test: Test, answer: Answer| Rule { call, test, answer };
-    let forbidden = match userns {
-        true => NEW_CGROUP,
-        false => NEW_USER | NEW_CGROUP,
-    };
-    let mut all = vec![
-        rule(calls.clone, argument(0, forbidden), Answer::Denied),
-        rule(calls.unshare, argument(0, forbidden), Answer::Denied),
-        rule(CLONE3, Test::Always, Answer::Unknown),
-    ];
+    let mut all = Vec::new();
+    for call in [calls.clone, calls.unshare] {
+        all.push(rule(call, argument(0, NEW_CGROUP), Answer::Denied));
+        if !userns {
+            // The process that is asked denies it too, and remembers that.
+            let answer = if asked { Answer::Asked } else { Answer::Denied };
+            all.push(rule(call, argument(0, NEW_USER), answer));
+        }
+    }
+    all.push(rule(CLONE3, Test::Always, Answer::Unknown));
     let denied = |call: u32, value: u32| rule(call, is(1, value), Answer::Denied);
     all.extend(TO_TERMINALS.map(|what| denied(calls.ioctl, what)));
     for call in calls.fcntls {
@@ -300,7 +301,13 @@ pub(super) fn resize_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Opt
     is_resize.then_some((fd as i32, address))
 }
 
-/// The same of a call by its number on a machine, and its arguments.
+/// Whether a call would make a user namespace.
+pub(super) fn is_user_namespace((machine, call): (u32, u32), arguments: [u64; 6]) -> bool {
+    let calls = calls_of(machine);
+    [calls.clone, calls.unshare].contains(&call) && arguments[0] as u32 & NEW_USER != 0
+}
+
+/// What a call renames, by its number on a machine, and its arguments.
 pub(super) fn rename_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Option<RenameCall> {
     let [a, b, c, d, flags, _] = arguments;
     let renames = calls_of(machine).renames;
@@ -415,11 +422,14 @@ mod tests {
             });
             let asked = if asked { ASKED } else { ALLOWED };
             let nested = if userns { ALLOWED } else { DENIED };
+            let made = if userns { ALLOWED } else { ASKED };
             for (machine, calls) in [(MACHINES.0, &NATIVE), (MACHINES.1, &FOREIGN)] {
                 let ask = |call, arguments| judge(&program, machine, call, arguments);
                 let user = u64::from(NEW_USER);
-                assert_eq!(ask(calls.unshare, [user, 0]), nested);
-                assert_eq!(ask(calls.clone, [user | 17, 0]), nested);
+                assert_eq!(ask(calls.unshare, [user, 0]), made);
+                assert_eq!(ask(calls.clone, [user | 17, 0]), made);
+                let both = user | u64::from(NEW_CGROUP);
+                assert_eq!(ask(calls.clone, [both, 0]), DENIED);
                 assert_eq!(ask(calls.unshare, [u64::from(NEW_CGROUP), 0]), DENIED);
                 assert_eq!(ask(calls.unshare, [0x400, 0]), ALLOWED);
                 assert_eq!(ask(calls.clone, [17, 0]), ALLOWED);

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 use rustix::thread::{UnshareFlags, move_into_link_name_space};
 
 use super::monitor;
+use super::mounts::Mounted;
 use super::spec::{BuildLocks, RunSpec};
 use super::supervise::{Channel, RunError, at};
 use super::{
@@ -57,6 +58,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     let mut kept: Vec<i32> = build.flat_map(|build| [build.live, build.last]).collect();
     kept.extend([spec.share, channel.as_fd().as_raw_fd()]);
     kept.extend(&spec.groups);
+    kept.extend(spec.caches.iter().map(|cache| cache.lock));
     sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     // Held for as long as something of the command may be there.
     let _share = sys::adopt(spec.share);
@@ -225,7 +227,7 @@ fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()>
     sys::leave_terminal().map_err(at("detach from the terminal"))?;
     // From outside, where the areas can be seen and written.
     let marks = mark(spec)?;
-    let (held, child, user) = match build_namespace(spec, terminal.as_deref(), channel) {
+    let (mounted, child, user) = match build_namespace(spec, terminal.as_deref(), channel) {
         Ok(built) => built,
         // Nothing was ever shown to a command.
         Err(failed) => {
@@ -255,16 +257,18 @@ fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()>
     match kill_process(child, Signal::KILL) {
         Ok(()) | Err(_) => wait_for(child).map(drop)?,
     }
-    close(spec, &held, marks)
+    mounts::release_caches(spec);
+    mounts::remove_places(&mounted);
+    close(spec, &mounted.held, marks)
 }
 
-/// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, `None` in process 1, and the user namespace
+/// Makes namespaces, mounts and process 1. Returns the mounts, `None` in process 1, and the user namespace
 /// that it goes into if it is root's: all but that is made with the rights that root has outside.
 fn build_namespace(
     spec: &RunSpec,
     terminal: Option<&Path>,
     channel: &Channel,
-) -> StepResult<(Vec<OwnedFd>, Option<Pid>, Option<OwnedFd>)> {
+) -> StepResult<(Mounted, Option<Pid>, Option<OwnedFd>)> {
     let walls = !spec.look.open;
     let (user, without) = match walls && rustix::process::geteuid().is_root() {
         true => idmap::every_id().map_or_else(|why| (None, Some(why)), |user| (Some(user), None)),
@@ -276,13 +280,14 @@ fn build_namespace(
         )
     });
     let first = make_namespaces(spec)?;
-    let (held, second) = mounts::make(spec, terminal)?;
+    let mut mounted = mounts::make(spec, terminal)?;
+    let second = mounted.notice.take();
     for notice in [without, first, second].into_iter().flatten() {
         let told = channel.send(&Event::Notice(notice));
         told.map_err(at("publish the namespace"))?;
     }
     let child = sys::fork().map_err(at("start process 1"))?;
-    Ok((held, child, user))
+    Ok((mounted, child, user))
 }
 
 /// Marks the sandboxes that are about to be shown to a command.

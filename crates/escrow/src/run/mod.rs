@@ -55,6 +55,7 @@ pub mod idmap;
 mod landlock;
 mod launcher;
 pub(crate) mod limits;
+mod listening;
 mod monitor;
 mod mounts;
 mod notify;
@@ -93,7 +94,7 @@ pub use walls::{Wall, walls};
 use serde::{Deserialize, Serialize};
 
 use crate::fs::process::ProcessIdentity;
-use crate::model::DeniedConnection;
+use crate::model::{CheckpointId, DeniedConnection};
 
 /// How a command ended, and what it did not reach.
 #[must_use = "a command that failed is no error of the run"]
@@ -105,6 +106,8 @@ pub struct RunOutcome {
     pub denied: Vec<DeniedConnection>,
     /// Variables of the caller that it did not get.
     pub not_passed: Vec<String>,
+    /// The checkpoint that holds the plan as it was before, where one was taken.
+    pub before: Option<CheckpointId>,
 }
 
 /// What those inside tell the supervisor.

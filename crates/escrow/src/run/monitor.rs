@@ -17,7 +17,7 @@ use rustix::termios::tcsetpgrp;
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
-use super::{Event, Request, landlock, limits, renames, sys};
+use super::{Event, Request, landlock, limits, listening, renames, sys};
 use crate::failpoints;
 use crate::fs::process;
 use crate::model::Limits;
@@ -44,7 +44,7 @@ pub(super) fn watch(
     set_child_subreaper(Some(getpid())).map_err(at("watch over the command"))?;
     let children = sys::child_news().map_err(at("watch for children"))?;
     let command = start(spec, terminal, groups, mover, channel)?;
-    let end = |status: i32| end(command, mover, status);
+    let end = || end(command, mover);
     let limits = (spec.supervised != Limits::default()).then_some(&spec.supervised);
     let pause = limits.map(|_| interval());
     let started = channel.send(&Event::Started);
@@ -60,15 +60,19 @@ pub(super) fn watch(
         }
         if let Some(reached) = limits.and_then(limits::exceeded) {
             let told = channel.send(&Event::Limit(reached));
-            let status = end(128 + libc::SIGKILL);
+            end();
             let told = told.and_then(|()| channel.send(&Event::Signaled(libc::SIGKILL)));
+            let status = 128 + libc::SIGKILL;
             return told.map(|()| status).map_err(at("send to the supervisor"));
         }
         if !ready[1].revents().is_empty() {
             match channel.receive::<Request>() {
                 Ok(Some(request)) => obey(&request, command, terminal),
                 // The supervisor is gone, and so is everything it watched over.
-                Ok(None) | Err(_) => return Ok(end(128 + libc::SIGKILL)),
+                Ok(None) | Err(_) => {
+                    end();
+                    return Ok(128 + libc::SIGKILL);
+                }
             }
         }
         sys::drain(&children);
@@ -83,7 +87,12 @@ pub(super) fn watch(
                 (None, None) => None,
             };
             if let Some((event, status)) = ended {
-                let status = end(status);
+                let listens = listening::text();
+                let failed = end().filter(|_| status != 0);
+                for text in listens.into_iter().chain(failed) {
+                    let told = channel.send(&Event::Notice(text));
+                    told.map_err(at("send to the supervisor"))?;
+                }
                 // Told when nothing is left: the process that hears it may look at the sandboxes.
                 channel.send(&event).map_err(at("send to the supervisor"))?;
                 return Ok(status);
@@ -125,8 +134,8 @@ fn obey(request: &Request, command: Pid, terminal: Option<&OwnedFd>) {
     }
 }
 
-/// Ends whatever is left of the command, and waits until it has ended.
-fn end(command: Pid, mover: Option<&Channel>, status: i32) -> i32 {
+/// Ends whatever is left of the command, and waits until it has ended. Returns what has to be said if it failed.
+fn end(command: Pid, mover: Option<&Channel>) -> Option<String> {
     let ended = |kill: Result<(), Errno>| match kill {
         Ok(()) | Err(_) => {}
     };
@@ -141,10 +150,7 @@ fn end(command: Pid, mover: Option<&Channel>, status: i32) -> i32 {
         while let Ok(Some(_)) = sys::wait_any(WaitOptions::NOHANG) {}
         std::thread::sleep(Duration::from_micros(200));
     }
-    if let Some(mover) = mover {
-        renames::end(mover);
-    }
-    status
+    mover.and_then(renames::end)
 }
 
 fn interval() -> Timespec {

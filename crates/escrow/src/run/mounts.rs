@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{self, CWD, Mode, OFlags};
+use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     self, FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
@@ -35,14 +35,21 @@ struct DetachedMount {
     at: PathBuf,
 }
 
-/// Makes all of them, with a name for a terminal. Returns what is mounted of each sandbox, in the order of the sandboxes, and
-/// what has to be said.
-pub(super) fn make(
-    spec: &RunSpec,
-    terminal: Option<&Path>,
-) -> StepResult<(Vec<OwnedFd>, Option<String>)> {
+/// What was mounted.
+#[derive(Default)]
+pub(super) struct Mounted {
+    /// What is mounted of each sandbox, in the order of the sandboxes.
+    pub(super) held: Vec<OwnedFd>,
+    /// What has to be said.
+    pub(super) notice: Option<String>,
+    /// What is mounted at places that were made for it in the layer over the home directory.
+    places: Vec<Location>,
+}
+
+/// Makes all of them, with a name for a terminal.
+pub(super) fn make(spec: &RunSpec, terminal: Option<&Path>) -> StepResult<Mounted> {
     let mut ready = Vec::new();
-    let (mut held, mut notice) = (Vec::new(), None);
+    let (mut held, mut notice, mut places) = (Vec::new(), None, Vec::new());
     if let Some((home, scratch)) = &spec.scratch {
         let lay = |over: &Location, layers: &Layers| -> StepResult<DetachedMount> {
             let fd = overlay(over, layers, true)?;
@@ -62,18 +69,23 @@ pub(super) fn make(
                     the state lies on an overlay file system, as in a container; ESCROW_HOME on a volume keeps it"
                 ));
             }
-            // An ordinary user cannot lay a layer over what root mounted something in.
+            // An ordinary user cannot lay a layer over what something is mounted in.
             Err(RunError::Step { errno, .. }) if errno == Errno::INVAL => {
-                // What has no layer is as everything else: it can be read.
-                let around = layering::around_mounts(scratch).unwrap_or_default();
-                let around = around.iter().map(|(over, layers)| lay(over, layers));
-                ready.extend(around.filter_map(StepResult::ok));
+                let laid = by_entries(spec, home, scratch, lay)?;
+                ready.extend(laid.0);
+                places = laid.1;
                 notice = Some(format!(
-                    "a file system is mounted in the home directory '{home}': it, the directories that lead to it, and files \
-                    in these cannot be written inside, and sockets there can be reached; other directories have layers"
+                    "a file system is mounted in the home directory '{home}': what is mounted there cannot be written inside"
                 ));
             }
             Err(failed) => return Err(failed),
+        }
+    }
+    for cache in &spec.caches {
+        // Without one, a tool downloads into the layer over the home directory.
+        if let Ok(fd) = overlay(&cache.at, &cache.layers, false) {
+            let at = cache.at.as_path().to_owned();
+            ready.push(DetachedMount { fd, at });
         }
     }
     for path in &spec.look.writable {
@@ -111,7 +123,11 @@ pub(super) fn make(
     }
     if spec.look.open {
         ready.sort_by_key(|one| one.at.components().count());
-        return put_all(&ready).map(|()| (held, None));
+        put_all(&ready)?;
+        return Ok(Mounted {
+            held,
+            ..Mounted::default()
+        });
     }
     for (_, own) in &spec.covered.homes {
         if let Some(own) = own
@@ -169,7 +185,66 @@ pub(super) fn make(
             put(tmpfs("0700", spec.disk)?.as_fd(), path.as_path())?;
         }
     }
-    Ok((held, notice))
+    Ok(Mounted {
+        held,
+        notice,
+        places,
+    })
+}
+
+/// Gives the caches of tools back: what is in them is written, and others may have them.
+pub(super) fn release_caches(spec: &RunSpec) {
+    for cache in &spec.caches {
+        match mount::unmount(cache.at.as_path(), UnmountFlags::DETACH) {
+            // One that could not be mounted goes with the namespace.
+            Ok(()) | Err(_) => drop(sys::adopt(cache.lock)),
+        }
+    }
+}
+
+/// Removes the places that were made for mounts in the layer over the home directory, with what is mounted there.
+pub(super) fn remove_places(mounted: &Mounted) {
+    for place in mounted.places.iter().rev() {
+        let path = place.as_path();
+        let gone = mount::unmount(path, UnmountFlags::DETACH).and_then(|()| {
+            let remove = |flags: AtFlags| fs::unlinkat(CWD, path, flags);
+            remove(AtFlags::REMOVEDIR).or_else(|_| remove(AtFlags::empty()))
+        });
+        match gone {
+            // What is left goes before the next command.
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// A home directory by its entries, in the place of one layer over it; with them what needed a place in it.
+fn by_entries(
+    spec: &RunSpec,
+    home: &Location,
+    scratch: &Layers,
+    lay: impl Fn(&Location, &Layers) -> StepResult<DetachedMount>,
+) -> StepResult<(Vec<DetachedMount>, Vec<Location>)> {
+    let failed = |_| at(format!("lay out '{home}' by its entries"))(Errno::IO);
+    let entries = layering::around_mounts(scratch, &spec.covered.paths).map_err(failed)?;
+    let fd = clone_tree(scratch.upper.as_path(), OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
+    let restricted = match spec.look.scratch {
+        true => sys::harmless(fd.as_fd()),
+        false => sys::fixed(fd.as_fd()),
+    };
+    restricted.map_err(at(format!("restrict '{home}'")))?;
+    let mut found = vec![DetachedMount {
+        fd,
+        at: home.as_path().to_owned(),
+    }];
+    for path in &entries.still {
+        found.push(still(path.as_path())?);
+    }
+    for (over, layers) in &entries.layers {
+        // What has no layer is as everything else: it can be read.
+        let layer = lay(over, layers).or_else(|_| still(over.as_path()));
+        found.push(layer?);
+    }
+    Ok((found, entries.still))
 }
 
 /// What is mounted in a directory that gets a layer: it is no part of the layer, can be seen, and not be written.
@@ -346,8 +421,21 @@ fn overlay(over: &Location, layers: &Layers, throw_away: bool) -> StepResult<Own
         }
         Ok(())
     };
-    new_mount(c"overlay", set, MountAttrFlags::MOUNT_ATTR_NODEV)
-        .map_err(at(format!("lay a layer over '{over}'")))
+    let laid = new_mount(c"overlay", set, MountAttrFlags::MOUNT_ATTR_NODEV)
+        .map_err(at(format!("lay a layer over '{over}'")))?;
+    open_to_owner(layers.work.as_path());
+    Ok(laid)
+}
+
+/// The kernel closes the directories that it makes for itself to everyone, and leaves them: their owner could not remove what
+/// holds them. Nobody else gets as far as there.
+fn open_to_owner(work: &Path) {
+    for own in ["work", "work/incompat", "work/incompat/volatile"] {
+        // Which of them there are is the kernel's business.
+        match fs::chmod(work.join(own), Mode::RWXU) {
+            Ok(()) | Err(_) => {}
+        }
+    }
 }
 
 /// Another view of what is at a path, mounted nowhere.

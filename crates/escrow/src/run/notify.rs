@@ -10,6 +10,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -20,6 +21,84 @@ const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 /// The size of a page, or a part of it: what is read never begins in one and ends in one that is not there.
 const PAGE: usize = 4096;
+
+/// The session of the process that started the one that answers.
+static SESSION: AtomicI32 = AtomicI32::new(0);
+
+/// Remembers it, before this process leaves it.
+pub(super) fn remember_session() {
+    // SAFETY: these take and return numbers.
+    let session = unsafe { libc::getsid(libc::getppid()) };
+    SESSION.store(session, Ordering::Relaxed);
+}
+
+/// The calls that processes of ours are about to answer, in memory that they share: 0 is none.
+pub(super) struct HeldCalls(&'static [AtomicU64; Self::MOST]);
+
+impl HeldCalls {
+    const MOST: usize = 64;
+
+    pub(super) fn new() -> Result<Self, Errno> {
+        let length = size_of::<[AtomicU64; Self::MOST]>();
+        let (rights, kind) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: new memory of zeroes, which is never unmapped, and holds as many numbers as are read from it.
+        unsafe {
+            let shared = libc::mmap(std::ptr::null_mut(), length, rights, kind, -1, 0);
+            match shared == libc::MAP_FAILED {
+                true => Err(Errno::NOMEM),
+                false => Ok(Self(&*shared.cast())),
+            }
+        }
+    }
+
+    /// Notes a call; where it is noted, unless there are too many.
+    pub(super) fn note(&self, call: &HeldCall) -> Option<usize> {
+        let free = self
+            .0
+            .iter()
+            .position(|one| one.load(Ordering::SeqCst) == 0)?;
+        self.0[free].store(call.id, Ordering::SeqCst);
+        Some(free)
+    }
+
+    /// Forgets the call that is noted there.
+    pub(super) fn forget(&self, at: usize) {
+        self.0[at].store(0, Ordering::SeqCst);
+    }
+
+    /// Ends the call that is noted there, if it still waits: who was to answer it is gone.
+    pub(super) fn fail(&self, listener: BorrowedFd<'_>, at: usize) {
+        let id = self.0[at].swap(0, Ordering::SeqCst);
+        if id != 0 {
+            send(listener, id, -Errno::IO.raw_os_error(), 0);
+        }
+    }
+
+    /// The same of all.
+    pub(super) fn fail_all(&self, listener: BorrowedFd<'_>) {
+        (0..Self::MOST).for_each(|at| self.fail(listener, at));
+    }
+}
+
+fn send(listener: BorrowedFd<'_>, id: u64, error: i32, flags: u32) {
+    let answer = libc::seccomp_notif_resp {
+        id,
+        val: 0,
+        error,
+        flags,
+    };
+    // SAFETY: the answer is of the kind that the call reads. A process that has ended needs none.
+    unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_SEND,
+            &raw const answer,
+        )
+    };
+}
 
 /// A call that waits for an answer.
 pub(super) struct HeldCall {
@@ -99,37 +178,24 @@ impl HeldCall {
 
     /// Lets the kernel carry the call out.
     pub(super) fn go_on(&self, listener: BorrowedFd<'_>) {
-        self.send(listener, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32);
+        send(
+            listener,
+            self.id,
+            0,
+            libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+        );
     }
 
     /// Ends the call, which the kernel does not carry out.
     pub(super) fn finish(&self, listener: BorrowedFd<'_>, result: Result<(), Errno>) {
         let error = result.map_or_else(|errno| -errno.raw_os_error(), |()| 0);
-        self.send(listener, error, 0);
+        send(listener, self.id, error, 0);
     }
 
-    fn send(&self, listener: BorrowedFd<'_>, error: i32, flags: u32) {
-        let (id, val) = (self.id, 0);
-        let answer = libc::seccomp_notif_resp {
-            id,
-            val,
-            error,
-            flags,
-        };
-        // SAFETY: the answer is of the kind that the call reads. A process that has ended needs none.
-        unsafe {
-            libc::ioctl(
-                listener.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_SEND,
-                &raw const answer,
-            )
-        };
-    }
-
-    /// Whether the caller is in the session of the process that started this one.
+    /// Whether the caller is in the session of the process that started ours.
     pub(super) fn is_in_our_session(&self) -> bool {
-        // SAFETY: these take and return numbers; 0 is a session of which this process sees nothing.
-        unsafe { libc::getsid(self.thread as i32) == libc::getsid(libc::getppid()) }
+        // SAFETY: takes and returns numbers; 0 is a session of which this process sees nothing.
+        unsafe { libc::getsid(self.thread as i32) == SESSION.load(Ordering::Relaxed) }
     }
 
     /// What the caller has open by this number; `processes` is the directory of the processes that this one sees.

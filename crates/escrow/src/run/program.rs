@@ -31,6 +31,28 @@ pub(crate) fn output(program: Command, input: &[u8]) -> std::io::Result<Output> 
     output_within(program, input, u64::MAX)
 }
 
+/// The same with a time limit of its own, which is an error.
+pub(crate) fn output_in_time(
+    program: Command,
+    input: &[u8],
+    limit: Duration,
+) -> std::io::Result<Output> {
+    let mut child = start(program)?;
+    let stdout = gather(child.stdout.take(), u64::MAX);
+    let stderr = gather(child.stderr.take(), u64::MAX);
+    if let Some(mut to) = child.stdin.take() {
+        feed(&mut to, input);
+    }
+    let (output, ended) = end_within(child, stdout, stderr, limit)?;
+    match ended {
+        true => Ok(output),
+        false => Err(std::io::Error::new(
+            std::io::ErrorKind::TimedOut,
+            format!("it did not end within {} s, and was ended", limit.as_secs()),
+        )),
+    }
+}
+
 /// The same; of each stream so many bytes are kept.
 pub(crate) fn output_within(program: Command, input: &[u8], most: u64) -> std::io::Result<Output> {
     let mut child = start(program)?;
@@ -96,24 +118,35 @@ fn feed(to: &mut impl Write, input: &[u8]) {
 }
 
 /// Waits for the end of a program.
-fn end(mut child: Child, stdout: Gathered, stderr: Gathered) -> std::io::Result<Output> {
-    let until = Instant::now() + LIMIT;
-    let status = loop {
+fn end(child: Child, stdout: Gathered, stderr: Gathered) -> std::io::Result<Output> {
+    end_within(child, stdout, stderr, LIMIT).map(|(output, _)| output)
+}
+
+/// The same with another limit; says whether it ended by itself.
+fn end_within(
+    mut child: Child,
+    stdout: Gathered,
+    stderr: Gathered,
+    limit: Duration,
+) -> std::io::Result<(Output, bool)> {
+    let until = Instant::now() + limit;
+    let (status, ended) = loop {
         match child.try_wait()? {
-            Some(status) => break status,
+            Some(status) => break (status, true),
             None if Instant::now() < until => std::thread::sleep(PAUSE),
             None => {
                 child.kill()?;
-                break child.wait()?;
+                break (child.wait()?, false);
             }
         }
     };
     let bytes = |from: Gathered| from.join().unwrap_or_default();
-    Ok(Output {
+    let output = Output {
         status,
         stdout: bytes(stdout),
         stderr: bytes(stderr),
-    })
+    };
+    Ok((output, ended))
 }
 
 type Gathered = std::thread::JoinHandle<Vec<u8>>;
@@ -134,4 +167,22 @@ fn gather(from: Option<impl Read + Send + 'static>, most: u64) -> Gathered {
         }
         bytes
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The `pg_dump` of a commit waited for ever, with the locks of the commit on the original.
+    // rule S5
+    #[test]
+    fn a_program_that_does_not_end_is_ended_at_its_limit() {
+        let mut sleeps = program(OsStr::new("sleep"));
+        sleeps.arg("1000");
+        let error = output_in_time(sleeps, b"", Duration::from_millis(20));
+        let error = error.expect_err("it sleeps");
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        let echoes = output_in_time(program(OsStr::new("cat")), b"said", LIMIT);
+        assert_eq!(echoes.expect("it ends").stdout, b"said");
+    }
 }

@@ -17,12 +17,14 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{self, AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Stat, Timestamps, Uid};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, geteuid, getpid, set_dumpable_behavior};
+use rustix::process::{
+    DumpableBehavior, PidfdFlags, WaitOptions, geteuid, getpid, pidfd_open, set_dumpable_behavior,
+};
 use rustix::stdio::{stderr, stdin, stdout};
 use rustix::termios::isatty;
 
 use super::launcher::{StepResult, end_with_parent, report_failure};
-use super::notify::{self, HeldCall};
+use super::notify::{self, HeldCall, HeldCalls};
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
 use super::{Event, filter, landlock, sys, terminal_size};
@@ -33,6 +35,10 @@ use crate::model::view::View;
 
 /// How often a directory is looked through in which others make files meanwhile.
 const ROUNDS: usize = 8;
+
+/// What is said of a command that failed, and could not make a namespace.
+const NO_NAMESPACES: &str = "the command failed, and a user namespace of its own was refused to it, as browsers, container \
+    engines and agents with a sandbox of their own make: `escrow run --allow-userns` permits it";
 
 /// What the kernel calls an overlay.
 const OVERLAY: u64 = 0x794c_7630;
@@ -61,14 +67,15 @@ pub(super) fn start(
     Ok(Some(ours))
 }
 
-/// Waits until nothing is changed any more, when every process of the command has ended.
-pub(super) fn end(mover: &Channel) {
+/// Waits until nothing is changed any more, when every process of the command has ended. Returns what the mover has to say.
+pub(super) fn end(mover: &Channel) -> Option<String> {
     let mut ready = [PollFd::new(mover, PollFlags::IN)];
     let ended = rustix::net::shutdown(mover.as_fd(), rustix::net::Shutdown::Write)
         .and_then(|()| poll(&mut ready, None));
-    match ended {
+    match ended.and_then(|_| mover.receive::<Event>()) {
+        Ok(Some(Event::Notice(text))) => Some(text),
         // It is gone, and nothing of it works any more.
-        Ok(_) | Err(_) => {}
+        Ok(_) | Err(_) => None,
     }
 }
 
@@ -97,6 +104,7 @@ fn look(
 ) -> StepResult<()> {
     let step = || "watch over renames".to_owned();
     end_with_parent("watch over renames")?;
+    notify::remember_session();
     sys::leave_terminal().map_err(at(step()))?;
     // Its share says that a process of ours may change files.
     let numbers = [channel.as_fd(), processes.as_fd()].map(|fd| fd.as_raw_fd());
@@ -108,30 +116,92 @@ fn look(
     };
     let listener = listener.as_fd();
     notify::take_turns(listener);
+    let held = notify::HeldCalls::new().map_err(at(step()))?;
+    // This process holds the listener too: were it gone with the one that answers, each rename inside would fail for good,
+    // as if the kernel knew none. One that is killed has a successor, and what it was about to answer is an I/O error.
+    loop {
+        let Some(answering) = sys::fork().map_err(at(step()))? else {
+            let done = answer(spec, (processes, outside), channel, (listener, &held));
+            sys::exit(done.map_or_else(|failed| report_failure(channel, failed), |()| 0));
+        };
+        let ended = loop {
+            match rustix::process::waitpid(Some(answering), WaitOptions::empty()) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(at(step())(errno)),
+                Ok(ended) => break ended,
+            }
+        };
+        // What went wrong in it was reported by itself.
+        if ended.is_none_or(|(_, status)| !status.signaled()) {
+            return Ok(());
+        }
+        held.fail_all(listener);
+    }
+}
+
+/// Answers until every process that could ask has ended.
+fn answer(
+    spec: &RunSpec,
+    (processes, outside): (&OwnedFd, Option<&[u64]>),
+    channel: &Channel,
+    (listener, held): (BorrowedFd<'_>, &HeldCalls),
+) -> StepResult<()> {
+    let step = || "watch over renames".to_owned();
     // The kernel ends those that help.
     sys::set_signal(libc::SIGCHLD, true);
+    let mut refused = false;
+    // Those that help, each with the place where its call is noted.
+    let mut helping: Vec<(OwnedFd, usize)> = Vec::new();
     loop {
-        let mut ready = [
+        let mut ready = vec![
             PollFd::new(channel, PollFlags::IN),
             PollFd::from_borrowed_fd(listener, PollFlags::IN),
         ];
+        let helpers = helping.iter();
+        ready.extend(helpers.map(|(helper, _)| PollFd::new(helper, PollFlags::IN)));
         match poll(&mut ready, None) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(at(step())(errno)),
         }
         // Every process that could ask has ended.
-        if !ready[0].revents().is_empty() || !ready[1].revents().contains(PollFlags::IN) {
+        let heard = ready[1].revents();
+        let asked = heard.contains(PollFlags::IN);
+        if !ready[0].revents().is_empty() || !(asked || heard.is_empty()) {
             break;
+        }
+        let ended: Vec<bool> = ready[2..]
+            .iter()
+            .map(|one| !one.revents().is_empty())
+            .collect();
+        let mut ended = ended.into_iter();
+        helping.retain(|(_, noted)| match ended.next() {
+            // It answered, or nobody will.
+            Some(true) => {
+                held.fail(listener, *noted);
+                false
+            }
+            _ => true,
+        });
+        if !asked {
+            continue;
         }
         let Some(call) = notify::receive(listener).map_err(at(step()))? else {
             continue;
         };
+        let noted = held.note(&call);
         if let Some(resize) = filter::resize_of(call.call, call.arguments) {
             match terminal_size::set(&call, resize, (processes, listener), outside) {
                 Ok(()) if failpoints::bug("resize-goes-on") => call.go_on(listener),
                 set => call.finish(listener, set),
             }
+            noted.into_iter().for_each(|at| held.forget(at));
+            continue;
+        }
+        if filter::is_user_namespace(call.call, call.arguments) {
+            refused = true;
+            call.finish(listener, Err(Errno::PERM));
+            noted.into_iter().for_each(|at| held.forget(at));
             continue;
         }
         let paths = both_paths(processes, &call).filter(|_| call.waits(listener));
@@ -144,15 +214,30 @@ fn look(
                 }
                 sys::exit(0);
             }
-            Some((Ok(Some(_)), _)) => {}
-            Some((Err(_), _)) | None => call.go_on(listener),
+            Some((Ok(Some(helper)), _)) => {
+                let opened = pidfd_open(helper, PidfdFlags::empty());
+                match (opened, noted) {
+                    (Ok(opened), Some(noted)) => helping.push((opened, noted)),
+                    // It has ended.
+                    (Err(_), Some(noted)) => held.fail(listener, noted),
+                    (_, None) => {}
+                }
+            }
+            Some((Err(_), _)) | None => {
+                call.go_on(listener);
+                noted.into_iter().for_each(|at| held.forget(at));
+            }
         }
     }
     // Those that help put back what was half moved: with them gone, directories are whole.
-    while sys::wait_any(rustix::process::WaitOptions::empty())
+    while sys::wait_any(WaitOptions::empty())
         .map_err(at(step()))?
         .is_some()
     {}
+    if refused {
+        let told = channel.send(&Event::Notice(NO_NAMESPACES.to_owned()));
+        told.map_err(at(step()))?;
+    }
     Ok(())
 }
 

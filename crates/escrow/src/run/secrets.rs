@@ -4,6 +4,7 @@
 //! `run.env.pass` and the presets of agents take single ones back.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
@@ -145,6 +146,21 @@ impl Agent {
         let name = program.file_name()?;
         let known = Self::ALL.iter().find(|(known, _)| name == *known);
         known.map(|(_, agent)| *agent)
+    }
+
+    /// Words behind the name of its program that switch its own sandbox off, unless `words` already say what that is to be:
+    /// a command is confined anyway, and cannot make another sandbox.
+    pub(crate) fn without_own_sandbox(self, words: &[OsString]) -> &'static [&'static str] {
+        let says = |word: &OsString| {
+            let word = word.to_string_lossy();
+            word == "-s" || word == "--full-auto" || word == "--yolo" || word.contains("sandbox")
+        };
+        match self {
+            Self::Codex if !words.iter().any(says) => {
+                &["-c", "sandbox_mode=\"danger-full-access\""]
+            }
+            _ => &[],
+        }
     }
 
     /// What of [`IN_HOME`] it may see.

@@ -67,6 +67,17 @@ pub struct MountedSandbox {
     pub throw_away: bool,
 }
 
+/// The cache of a tool.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheLayer {
+    /// Where: at the path of the real one.
+    pub at: Location,
+    /// What.
+    pub layers: Layers,
+    /// The descriptor of its lock, held for as long as the namespace is there.
+    pub lock: i32,
+}
+
 /// Everything about the namespace, and about the command.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RunSpec {
@@ -74,6 +85,8 @@ pub struct RunSpec {
     pub views: Vec<MountedSandbox>,
     /// The home directory, and a layer over it that is thrown away.
     pub scratch: Option<(Location, Layers)>,
+    /// Caches of tools in it, with layers that stay.
+    pub caches: Vec<CacheLayer>,
     /// The home directory, for those who join too.
     pub home: Option<Location>,
     /// Directories of which nothing can be seen.

@@ -1,6 +1,6 @@
 //! Checkpoints in the store, with the snapshot of each sandbox.
 
-use rusqlite::params;
+use rusqlite::{ToSql, params};
 
 use super::rows::{Checkpoint, RenewedSnapshot};
 use super::sqlite::{Result, Store, time};
@@ -39,22 +39,66 @@ impl Store {
 
     /// The checkpoints of a plan, oldest first.
     pub(crate) fn checkpoints(&self, plan: PlanId) -> Result<Vec<Checkpoint>> {
-        self.checkpoints_from(plan, "0")
+        self.checkpoints_where(plan, "plan_id = ?1", &[])
+    }
+
+    /// One of them.
+    pub(crate) fn checkpoint(&self, plan: PlanId, id: CheckpointId) -> Result<Option<Checkpoint>> {
+        Ok(self
+            .checkpoints_where(plan, "plan_id = ?1 AND id = ?2", &[&id])?
+            .pop())
+    }
+
+    /// Those with this label, and those whose id, with or without what all ids begin with, begins so, oldest first.
+    pub(crate) fn checkpoints_called(&self, plan: PlanId, typed: &str) -> Result<Vec<Checkpoint>> {
+        let bare = format!("{}{typed}", CheckpointId::PREFIX);
+        // Behind every id that begins so.
+        let [end, bare_end] = [typed, &bare].map(|text| match typed {
+            "" => String::new(),
+            _ => format!("{text}\u{7f}"),
+        });
+        // By the indexes of these: otherwise all of the plan would be read.
+        let which =
+            "+plan_id = ?1 AND (label = ?2 OR id BETWEEN ?2 AND ?3 OR id BETWEEN ?4 AND ?5)";
+        self.checkpoints_where(plan, which, &[&typed, &end, &bare, &bare_end])
+    }
+
+    /// Those that were taken for this reason, or, without one, for any that is none of the user's, oldest first.
+    pub(crate) fn checkpoints_for(
+        &self,
+        plan: PlanId,
+        reason: Option<&str>,
+    ) -> Result<Vec<Checkpoint>> {
+        match reason {
+            Some(reason) => {
+                self.checkpoints_where(plan, "plan_id = ?1 AND reason = ?2", &[&reason])
+            }
+            None => self.checkpoints_where(plan, "plan_id = ?1 AND reason > ''", &[]),
+        }
     }
 
     /// The newest checkpoint of a plan.
     pub(crate) fn last_checkpoint(&self, plan: PlanId) -> Result<Option<Checkpoint>> {
-        let newest = "(SELECT max(seq) FROM checkpoint WHERE plan_id = ?1)";
-        Ok(self.checkpoints_from(plan, newest)?.pop())
+        let newest = "plan_id = ?1 AND seq = (SELECT max(seq) FROM checkpoint WHERE plan_id = ?1)";
+        Ok(self.checkpoints_where(plan, newest, &[])?.pop())
     }
 
-    fn checkpoints_from(&self, plan: PlanId, first: &str) -> Result<Vec<Checkpoint>> {
+    fn checkpoints_where(
+        &self,
+        plan: PlanId,
+        which: &str,
+        more: &[&dyn ToSql],
+    ) -> Result<Vec<Checkpoint>> {
         let query = format!(
             "SELECT id, plan_id, label, reason, created_at, sandbox_id, moment
              FROM checkpoint LEFT JOIN checkpoint_member ON checkpoint_id = id
-             WHERE plan_id = ?1 AND seq >= {first} ORDER BY seq, sandbox_id"
+             WHERE {which} ORDER BY seq, sandbox_id"
         );
-        let rows = self.all(&query, params![plan], |row| {
+        let params: Vec<&dyn ToSql> = [&plan as &dyn ToSql]
+            .into_iter()
+            .chain(more.iter().copied())
+            .collect();
+        let rows = self.all(&query, &params, |row| {
             let checkpoint = Checkpoint {
                 id: row.get(0)?,
                 plan_id: row.get(1)?,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::sqlite::{Result, Store, StoreError};
+use super::sqlite::{Result, Store, StoreError, list};
 use crate::failpoints;
 use crate::fs::Dir;
 use crate::fs::areas;
@@ -117,6 +117,13 @@ impl Store {
     /// Names of areas, and ids, whose record was removed.
     pub(crate) fn over(&self) -> Result<HashSet<String>> {
         let names = self.all("SELECT name FROM over", &[], |row| row.get(0))?;
+        Ok(names.into_iter().collect())
+    }
+
+    /// Those of these names whose record was removed.
+    pub(crate) fn over_among(&self, names: &[String]) -> Result<HashSet<String>> {
+        let query = "SELECT name FROM over WHERE name IN (SELECT value FROM json_each(?1))";
+        let names = self.all(query, params![list(names)], |row| row.get(0))?;
         Ok(names.into_iter().collect())
     }
 }

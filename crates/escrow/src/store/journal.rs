@@ -7,32 +7,18 @@
 use rusqlite::{Connection, ToSql, params};
 
 use super::identity;
-use super::lifecycle::{set_plan, set_states};
+use super::lifecycle::{is_taken, set_plan, set_states};
 use super::rows::{CommitArea, JournalEntry, JournalMember};
-use super::sqlite::{Result, Store, StoreError, time};
+use super::sqlite::{Result, Store, StoreError, list, time};
 use crate::model::text::Location;
-use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState};
+use crate::model::{CommitId, JournaledWork, Phase, PlanId, PlanState, SandboxId, SandboxState};
 
 impl Store {
     /// Notes that a commit begins, and where each member will stage it, before anything is there.
     pub(crate) fn begin_commit(&self, journal: &JournalEntry) -> Result<()> {
-        let JournalEntry {
-            id,
-            plan_id,
-            phase,
-            message,
-            checkpoint,
-            part,
-            work,
-            ..
-        } = journal;
-        let at = journal.created_at.to_string();
+        let id = journal.id;
         let record = |connection: &Connection| {
-            connection.execute(
-                "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint, part, kind)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                params![id, plan_id, phase, message, at, checkpoint, part, work],
-            )?;
+            insert(connection, journal)?;
             for (position, member) in journal.members.iter().enumerate() {
                 let area = self.stored_location(&member.area);
                 connection.execute(
@@ -45,7 +31,12 @@ impl Store {
             let is_area = |member: &JournalMember| !member.area.as_bytes().is_empty();
             Ok(journal.members.iter().any(is_area))
         };
-        self.record_areas(record, |connection| delete(connection, *id))
+        self.record_areas(record, |connection| delete(connection, id))
+    }
+
+    /// Notes that the undo of a commit leaves a part of it, which can be undone later.
+    pub(crate) fn note_standing(&self, id: CommitId) -> Result<()> {
+        self.execute("UPDATE journal SET stands = 1 WHERE id = ?1", params![id])
     }
 
     /// Stores what each member needs that has been prepared, at once.
@@ -130,10 +121,16 @@ impl Store {
         })
     }
 
-    /// Ends an undo: its plan is rolled back. After that of a part, the plan is what it was.
-    pub(crate) fn finish_undo(&self, journal: &JournalEntry) -> Result<()> {
+    /// Notes that a commit is taken back. Where its plan is still to be opened `again` with what was released, what was kept
+    /// for the undo stays until then, and the plan is rolled back unless it is open.
+    pub(crate) fn finish_undo(&self, journal: &JournalEntry, again: bool) -> Result<()> {
         let plan = journal.plan_id;
-        self.move_phase(journal.id, Phase::Undoing, Phase::Undone, |connection| {
+        let to = if again {
+            Phase::TakenBack
+        } else {
+            Phase::Undone
+        };
+        self.move_phase(journal.id, Phase::Undoing, to, |connection| {
             if journal.part {
                 return Ok(());
             }
@@ -145,21 +142,75 @@ impl Store {
         })
     }
 
-    /// Ends a rollback: its record goes, and every sandbox is rolled back, in one transaction.
+    /// Opens a plan again, under this name, with the sandboxes that hold what a commit had released, or what a rollback had
+    /// set aside; `false` where another open plan has the name. Of a commit that `stands` in part, the rest can be undone.
+    pub(crate) fn reopen(
+        &self,
+        journal: &JournalEntry,
+        name: &str,
+        sandboxes: &[(SandboxId, SandboxState)],
+    ) -> Result<bool> {
+        let stands = journal.stands;
+        let to = if stands {
+            Phase::Committed
+        } else {
+            Phase::Undone
+        };
+        self.transact(|connection| {
+            let query = "UPDATE plan SET state = ?2, name = ?3 WHERE id = ?1";
+            let renamed =
+                connection.execute(query, params![journal.plan_id, PlanState::Open, name]);
+            if is_taken(renamed.map(drop))? {
+                return Ok(false);
+            }
+            set_states(connection, sandboxes)?;
+            let query =
+                "UPDATE journal SET phase = ?2, part = part OR ?3, stands = 0 WHERE id = ?1";
+            connection.execute(query, params![journal.id, to, stands])?;
+            Ok(true)
+        })
+    }
+
+    /// Ends a rollback, and every sandbox is rolled back, in one transaction. Its record stays where a checkpoint keeps what
+    /// was discarded: then it can be undone.
     pub(crate) fn finish_rollback(
         &self,
-        id: CommitId,
+        journal: &JournalEntry,
         sandboxes: &[(SandboxId, SandboxState)],
     ) -> Result<()> {
         self.transact(|connection| {
             set_states(connection, sandboxes)?;
-            delete(connection, id).map(drop)
+            if journal.checkpoint.is_none() {
+                return delete(connection, journal.id).map(drop);
+            }
+            let query = "UPDATE journal SET phase = ?2 WHERE id = ?1";
+            let ended = params![journal.id, Phase::Committed];
+            connection.execute(query, ended).map(drop)
+        })
+    }
+
+    /// Ends a plan whose sandboxes stay as they are, set aside, until the rollback is undone or they are removed.
+    pub(crate) fn set_aside(
+        &self,
+        journal: &JournalEntry,
+        sandboxes: &[(SandboxId, SandboxState)],
+    ) -> Result<()> {
+        self.transact(|connection| {
+            insert(connection, journal)?;
+            set_states(connection, sandboxes)?;
+            set_plan(connection, journal.plan_id, PlanState::RolledBack)
         })
     }
 
     /// Forgets every commit of a plan.
     pub(crate) fn forget_commits(&self, plan: PlanId) -> Result<()> {
         self.execute("DELETE FROM journal WHERE plan_id = ?1", params![plan])
+    }
+
+    /// Forgets the rollbacks of a plan.
+    pub(crate) fn forget_rollbacks(&self, plan: PlanId) -> Result<()> {
+        let query = "DELETE FROM journal WHERE plan_id = ?1 AND kind = ?2";
+        self.execute(query, params![plan, JournaledWork::Rollback])
     }
 
     /// Forgets a commit that came to nothing, or that can no longer be undone.
@@ -197,7 +248,7 @@ impl Store {
 
     /// The commits that another process must bring to an end, oldest first.
     pub(crate) fn unfinished(&self) -> Result<Vec<JournalEntry>> {
-        self.journals("phase NOT IN ('committed', 'undone')", &[])
+        self.journals("phase NOT IN ('committed', 'taken_back', 'undone')", &[])
     }
 
     /// All commits of a plan, oldest first.
@@ -213,9 +264,10 @@ impl Store {
         Ok(newest.map(|newest| all.swap_remove(newest)))
     }
 
-    /// The plans of the commits that can be undone, by the age of their commits.
+    /// The plans of the commits and rollbacks that can be undone, by the age of these.
     pub(crate) fn standing(&self) -> Result<Vec<PlanId>> {
-        let query = "SELECT plan_id FROM journal WHERE phase = 'committed' ORDER BY seq";
+        let query =
+            "SELECT plan_id FROM journal WHERE phase IN ('committed', 'taken_back') ORDER BY seq";
         self.all(query, &[], |row| row.get(0))
     }
 
@@ -241,7 +293,7 @@ impl Store {
 
     fn journals(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<JournalEntry>> {
         let query = format!(
-            "SELECT id, plan_id, phase, message, created_at, checkpoint, part, kind
+            "SELECT id, plan_id, phase, message, created_at, checkpoint, part, kind, stands
              FROM journal WHERE {which} ORDER BY seq"
         );
         let mut journals = self.all(&query, params, |row| {
@@ -254,6 +306,7 @@ impl Store {
                 checkpoint: row.get(5)?,
                 part: row.get(6)?,
                 work: row.get(7)?,
+                stands: row.get(8)?,
                 members: Vec::new(),
                 damaged: None,
             })
@@ -290,32 +343,68 @@ impl Store {
 
     /// Where all commits keep what they staged or replaced, without what they need, which may be much.
     pub(crate) fn commit_areas(&self) -> Result<Vec<CommitArea>> {
-        self.all(
-            "SELECT plan_id, phase, created_at, sandbox_id, area FROM journal
+        self.commit_areas_where("true", &[])
+    }
+
+    /// The same of the commits of one plan.
+    pub(crate) fn commit_areas_of(&self, plan: PlanId) -> Result<Vec<CommitArea>> {
+        self.commit_areas_where("plan_id = ?1", params![plan])
+    }
+
+    /// The same of the commits that had a share in one of these sandboxes.
+    pub(crate) fn commit_areas_among(&self, ids: &[SandboxId]) -> Result<Vec<CommitArea>> {
+        let which = "id IN (SELECT journal_id FROM journal_member
+                            WHERE sandbox_id IN (SELECT value FROM json_each(?1)))";
+        self.commit_areas_where(which, params![list(ids)])
+    }
+
+    fn commit_areas_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<CommitArea>> {
+        let query = format!(
+            "SELECT plan_id, phase, created_at, sandbox_id, area, kind FROM journal
              LEFT JOIN journal_member ON journal_id = id AND length(area) > 0
-             ORDER BY seq, position",
-            &[],
-            |row| {
-                let (sandbox, area): (Option<SandboxId>, Option<Location>) =
-                    (row.get(3)?, row.get(4)?);
-                Ok(CommitArea {
-                    plan_id: row.get(0)?,
-                    phase: row.get(1)?,
-                    created_at: time(row, 2)?,
-                    area: sandbox.zip(area.map(|area| self.found_location(area))),
-                })
-            },
-        )
+             WHERE {which} ORDER BY seq, position"
+        );
+        self.all(&query, params, |row| {
+            let (sandbox, area): (Option<SandboxId>, Option<Location>) = (row.get(3)?, row.get(4)?);
+            Ok(CommitArea {
+                plan_id: row.get(0)?,
+                phase: row.get(1)?,
+                created_at: time(row, 2)?,
+                area: sandbox.zip(area.map(|area| self.found_location(area))),
+                work: row.get(5)?,
+            })
+        })
     }
 
     /// Whether there is no sandbox, and no commit that can be undone.
     pub(crate) fn is_idle(&self) -> Result<bool> {
-        let query = "SELECT NOT EXISTS (
-                 SELECT 1 FROM sandbox JOIN plan ON plan.id = sandbox.plan_id
-                 WHERE sandbox.state <> 'cleaned_up' OR plan.state = 'committed')
-               AND NOT EXISTS (SELECT 1 FROM journal WHERE phase = 'committed')";
+        let query = "SELECT NOT EXISTS (SELECT 1 FROM sandbox WHERE state <> 'cleaned_up')
+               AND NOT EXISTS (SELECT 1 FROM plan JOIN sandbox ON sandbox.plan_id = plan.id
+                               WHERE plan.state = 'committed')
+               AND NOT EXISTS (SELECT 1 FROM journal WHERE phase IN ('committed', 'taken_back'))";
         self.one(query, &[])
     }
+}
+
+fn insert(connection: &Connection, journal: &JournalEntry) -> rusqlite::Result<()> {
+    let JournalEntry {
+        id,
+        plan_id,
+        phase,
+        message,
+        checkpoint,
+        part,
+        work,
+        ..
+    } = journal;
+    let at = journal.created_at.to_string();
+    connection
+        .execute(
+            "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint, part, kind)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            params![id, plan_id, phase, message, at, checkpoint, part, work],
+        )
+        .map(drop)
 }
 
 fn checksum(text: &str) -> Vec<u8> {

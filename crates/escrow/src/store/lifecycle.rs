@@ -60,7 +60,8 @@ impl Store {
         sandboxes: &[SandboxRecord],
     ) -> rusqlite::Result<BeginOutcome> {
         if let Some((plan, config)) = plan {
-            if is_taken(add_plan(connection, plan))? {
+            let taken = is_kept_name(connection, plan.id, &plan.name)?;
+            if taken || is_taken(add_plan(connection, plan))? {
                 return Ok(BeginOutcome::NameTaken);
             }
             if let Some(config) = config {
@@ -141,6 +142,9 @@ impl Store {
     pub(crate) fn rename_plan(&self, id: PlanId, name: &str) -> Result<bool> {
         let query = "UPDATE plan SET name = ?2 WHERE id = ?1";
         let taken = self.run(|connection| {
+            if is_kept_name(connection, id, name)? {
+                return Ok(true);
+            }
             let renamed = connection.execute(query, params![id, name]);
             is_taken(renamed.map(drop))
         })?;
@@ -167,7 +171,7 @@ impl Store {
 }
 
 /// Whether a record was refused because there is one already.
-fn is_taken(done: rusqlite::Result<()>) -> rusqlite::Result<bool> {
+pub(super) fn is_taken(done: rusqlite::Result<()>) -> rusqlite::Result<bool> {
     match done {
         Ok(()) => Ok(false),
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => Ok(true),
@@ -175,14 +179,28 @@ fn is_taken(done: rusqlite::Result<()>) -> rusqlite::Result<bool> {
     }
 }
 
+/// Whether another plan, whose commit or rollback can be undone, has a name. Those of open plans are unique by an index.
+fn is_kept_name(connection: &Connection, plan: PlanId, name: &str) -> rusqlite::Result<bool> {
+    let query = "SELECT EXISTS (SELECT 1 FROM journal JOIN plan ON plan.id = plan_id
+                 WHERE phase IN ('committed', 'taken_back') AND name = ?1 AND plan.id <> ?2)";
+    connection.query_row(query, params![name, plan], |row| row.get(0))
+}
+
 fn add_plan(connection: &Connection, plan: &Plan) -> rusqlite::Result<()> {
-    let query =
-        "INSERT INTO plan (id, name, state, directory, created_at) VALUES (?1, ?2, ?3, ?4, ?5)";
-    let at = plan.created_at.to_string();
+    let Plan {
+        id,
+        name,
+        state,
+        directory,
+        created_at,
+        implicit,
+    } = plan;
+    let at = created_at.to_string();
     connection
         .execute(
-            query,
-            params![plan.id, plan.name, plan.state, plan.directory, at],
+            "INSERT INTO plan (id, name, state, directory, created_at, implicit)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![id, name, state, directory, at, implicit],
         )
         .map(drop)
 }

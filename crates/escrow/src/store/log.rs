@@ -55,9 +55,10 @@ impl Store {
 
     /// The operations that have not ended, oldest first. Their owners may be dead.
     pub(crate) fn running(&self) -> Result<Vec<Operation>> {
+        // In this order of tables: the other way round all of the log would be read.
         self.all(
             "SELECT event.body FROM running
-             JOIN event ON event.operation_id = running.operation_id AND event.kind = 'begin'
+             CROSS JOIN event ON event.operation_id = running.operation_id AND event.kind = 'begin'
              ORDER BY event.position",
             &[],
             |row| json(row, 0),
@@ -92,6 +93,14 @@ impl Store {
              ORDER BY position LIMIT 1";
         let found = self.all(query, params![plan], |row| row.get(0))?;
         Ok(found.into_iter().next())
+    }
+
+    /// Whether a command ran in a plan, as its last operations say; older ones are not read.
+    pub(crate) fn ran_lately(&self, plan: PlanId) -> Result<bool> {
+        let query = "SELECT EXISTS (SELECT 1 FROM (
+                 SELECT body FROM event WHERE plan_id = ?1 AND kind = 'begin' ORDER BY position DESC LIMIT 64
+             ) WHERE json_extract(body, '$.action') = 'run')";
+        self.run(|connection| connection.query_row(query, params![plan], |row| row.get(0)))
     }
 
     /// The end of the chain, as [`Self::check_log`] takes it.

@@ -21,6 +21,7 @@ mod lifecycle;
 mod log;
 mod mapping;
 mod portable;
+mod records;
 mod rows;
 mod sqlite;
 

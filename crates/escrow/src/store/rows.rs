@@ -107,6 +107,8 @@ pub struct Plan {
     /// The directory it was made in.
     pub directory: Location,
     pub created_at: Timestamp,
+    /// `run` made it by itself: a rollback ends it.
+    pub implicit: bool,
 }
 
 /// One plan's private version of one resource.
@@ -232,6 +234,8 @@ pub struct JournalEntry {
     pub checkpoint: Option<CheckpointId>,
     /// Whether only a part of the plan is committed, and the rest stays in the sandboxes.
     pub part: bool,
+    /// Its undo leaves a part of it, which can be undone later.
+    pub stands: bool,
     pub created_at: Timestamp,
     /// Its members, in the order in which they are carried out.
     pub members: Vec<JournalMember>,
@@ -261,6 +265,8 @@ pub(crate) struct CommitArea {
     pub created_at: Timestamp,
     /// The sandbox whose commit it is, and the place.
     pub area: Option<(SandboxId, Location)>,
+    /// A rollback keeps what it discarded elsewhere.
+    pub work: JournaledWork,
 }
 
 /// An operation and how it ended.

@@ -13,16 +13,17 @@ use rusqlite::{
 use rustix::io::Errno;
 
 use super::identity::{self, LostRecords};
-use super::rows::{Operation, Plan, Resource, SandboxRecord};
+use super::rows::{Operation, Resource, SandboxRecord};
 use super::{log, mapping};
 use crate::failpoints;
+use crate::fs::ballast::with_ballast;
 use crate::fs::generation::Generation;
 use crate::fs::state_dir;
 use crate::fs::{Cause, Dir, FsError};
 use crate::model::text::Location;
 use crate::model::{
     CheckpointId, CommitId, JournaledWork, Phase, PlanId, PlanState, ResourceId, SandboxId,
-    SandboxRef, SandboxState, Shape,
+    SandboxState, Shape,
 };
 
 /// The steps from an empty store to the present one; step n makes version n + 1.
@@ -42,6 +43,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0014.sql"),
     include_str!("schema/0016.sql"),
     include_str!("schema/0017.sql"),
+    include_str!("schema/0018.sql"),
+    include_str!("schema/0019.sql"),
 ];
 
 /// The newest version.
@@ -123,29 +126,7 @@ pub struct Store {
     connection: Mutex<Connection>,
     path: PathBuf,
     home: Dir,
-}
-
-/// The columns of a resource, and of a sandbox.
-const RESOURCE: &str =
-    "resource.id, resource.name, resource.type, resource.location, resource.parent,
-    resource.strategy, resource.created_at, resource.named, resource.shape";
-const SANDBOX: &str = "sandbox.id, sandbox.plan_id, sandbox.resource_id, sandbox.requested,
-    sandbox.strategy, sandbox.state, sandbox.area, sandbox.metadata, sandbox.message,
-    sandbox.warnings, sandbox.created_at, sandbox.reasons";
-
-/// The resource that the columns from `at` on say.
-fn found_resource(row: &Row<'_>, at: usize) -> rusqlite::Result<Resource> {
-    Ok(Resource {
-        id: row.get(at)?,
-        name: row.get(at + 1)?,
-        kind: row.get(at + 2)?,
-        at: row.get(at + 3)?,
-        parent: row.get(at + 4)?,
-        strategy: row.get(at + 5)?,
-        created_at: time(row, at + 6)?,
-        named: row.get(at + 7)?,
-        shape: row.get(at + 8)?,
-    })
+    _steps: failpoints::Steps,
 }
 
 impl Store {
@@ -168,16 +149,19 @@ impl Store {
             let cause = Cause::Damaged("it is not a regular file");
             return Err(home.error("open the store", name, cause).into());
         }
-        let connection = with_room(&home, || {
+        let mut connection = with_room(&home, || {
             let opened = Connection::open(path);
             opened.map_err(|source| failed(path, source))
         })?;
         let waits = connection.busy_timeout(BUSY);
         waits.map_err(|source| failed(path, source))?;
+        let steps =
+            failpoints::Steps::of(&mut connection).map_err(|source| failed(path, source))?;
         let store = Self {
             connection: Mutex::new(connection),
             path: path.to_owned(),
             home,
+            _steps: steps,
         };
         // Looked at before anything is written: what is not ours stays as it is.
         store.recognise(written.as_ref())?;
@@ -282,13 +266,31 @@ impl Store {
         connection.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work`, which may be done twice: where the disk is full, the ballast is given up first.
+    /// Does `work`, which may be done again: where the disk is full, with the room of the ballast.
     pub(super) fn run<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         self.with_room(|| work(&self.connection()).map_err(|source| failed(&self.path, source)))
     }
 
     pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
-        with_room(&self.home, work)
+        with_room(&self.home, || match work() {
+            Err(error) if error.wants_room() => {
+                self.move_log()?;
+                work()
+            }
+            done => done,
+        })
+    }
+
+    /// Moves what is in the write-ahead log into the file, where its pages have their place: the next transaction begins the
+    /// log anew instead of making it longer. Where others read, it stays.
+    fn move_log(&self) -> Result<()> {
+        let moved = self
+            .connection()
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        moved
+            .optional()
+            .map(drop)
+            .map_err(|source| failed(&self.path, source))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -386,116 +388,10 @@ impl Store {
         })
     }
 
-    /// Every resource, oldest first.
-    pub(crate) fn resources(&self) -> Result<Vec<Resource>> {
-        self.resources_where("removed = 0", &[])
-    }
-
-    /// Every resource, oldest first, also those that were removed since.
-    pub(crate) fn resources_ever(&self) -> Result<Vec<Resource>> {
-        self.resources_where("true", &[])
-    }
-
-    /// One resource, also one that was removed since.
-    pub(crate) fn resource(&self, id: ResourceId) -> Result<Option<Resource>> {
-        Ok(self.resources_where("id = ?1", params![id])?.pop())
-    }
-
-    fn resources_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<Resource>> {
-        let query = format!("SELECT {RESOURCE} FROM resource WHERE {which} ORDER BY seq");
-        self.all(&query, params, |row| found_resource(row, 0))
-    }
-
     /// Forgets a resource that no live sandbox uses; with `unnamed_only`, only one that the user did not name.
     /// Says whether it did. Sandboxes that were made of it keep their record.
     pub(crate) fn forget_resource(&self, id: ResourceId, unnamed_only: bool) -> Result<bool> {
         self.run(|connection| forget_resource(connection, id, unnamed_only))
-    }
-
-    /// Every plan, newest first.
-    pub(crate) fn plans(&self) -> Result<Vec<Plan>> {
-        self.plans_where("true", &[])
-    }
-
-    /// One plan.
-    pub(crate) fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
-        Ok(self.plans_where("id = ?1", params![id])?.pop())
-    }
-
-    fn plans_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<Plan>> {
-        let query = format!(
-            "SELECT id, name, state, directory, created_at FROM plan WHERE {which} ORDER BY seq DESC"
-        );
-        self.all(&query, params, |row| {
-            Ok(Plan {
-                id: row.get(0)?,
-                name: row.get(1)?,
-                state: row.get(2)?,
-                directory: row.get(3)?,
-                created_at: time(row, 4)?,
-            })
-        })
-    }
-
-    /// Adds a sandbox, or replaces the record of the same id.
-    pub fn put_sandbox(&self, sandbox: &SandboxRecord) -> Result<()> {
-        self.run(|connection| self.insert_sandbox(connection, sandbox))
-    }
-
-    /// Removes the record of a sandbox that came to nothing.
-    pub(crate) fn forget_sandbox(&self, id: SandboxId) -> Result<()> {
-        self.transact(|transaction| {
-            identity::end(transaction, &id.to_string())?;
-            let query = "DELETE FROM sandbox WHERE id = ?1";
-            transaction.execute(query, [id]).map(drop)
-        })
-    }
-
-    /// The sandboxes of all plans, or of one, oldest first.
-    pub(crate) fn sandboxes(&self, plan: Option<PlanId>) -> Result<Vec<SandboxRecord>> {
-        self.sandboxes_where("?1 IS NULL OR plan_id = ?1", params![plan])
-    }
-
-    /// The sandboxes of a plan, oldest first, each with its resource.
-    pub(crate) fn plan_members(&self, plan: PlanId) -> Result<Vec<(SandboxRecord, Resource)>> {
-        let query = format!(
-            "SELECT {SANDBOX}, {RESOURCE} FROM sandbox
-             LEFT JOIN resource ON resource.id = sandbox.resource_id
-             WHERE sandbox.plan_id = ?1 ORDER BY sandbox.seq"
-        );
-        self.all(&query, params![plan], |row| {
-            Ok((self.found_sandbox(row)?, found_resource(row, 12)?))
-        })
-    }
-
-    /// One sandbox.
-    pub(crate) fn sandbox(&self, id: SandboxId) -> Result<Option<SandboxRecord>> {
-        Ok(self.sandboxes_where("id = ?1", params![id])?.pop())
-    }
-
-    fn sandboxes_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<SandboxRecord>> {
-        let query = format!("SELECT {SANDBOX} FROM sandbox WHERE {which} ORDER BY seq");
-        self.all(&query, params, |row| self.found_sandbox(row))
-    }
-
-    /// The sandbox that the first twelve columns say.
-    fn found_sandbox(&self, row: &Row<'_>) -> rusqlite::Result<SandboxRecord> {
-        Ok(SandboxRecord {
-            id: row.get(0)?,
-            reference: SandboxRef {
-                plan_id: row.get(1)?,
-                resource_id: row.get(2)?,
-                strategy_name: row.get(4)?,
-                metadata: self.found_json(json(row, 7)?),
-            },
-            requested: row.get(3)?,
-            state: row.get(5)?,
-            area: self.found_location(row.get(6)?),
-            message: row.get(8)?,
-            warnings: json(row, 9)?,
-            created_at: time(row, 10)?,
-            reasons: json(row, 11)?,
-        })
     }
 
     pub(super) fn insert_sandbox(
@@ -531,18 +427,16 @@ impl Store {
     }
 }
 
-/// Does `work`, and once more where the disk is full and there is ballast to give up.
+/// Does `work`, and once more with the room of the ballast where the disk is full.
 fn with_room<T>(home: &Dir, work: impl Fn() -> Result<T>) -> Result<T> {
-    match work() {
-        Err(error) if error.wants_room() && !failpoints::bug("ballast-kept") => {
-            match state_dir::release_ballast(home) {
-                Ok(true) => work(),
-                // The first failure is the one to report.
-                Ok(false) | Err(_) => Err(error),
-            }
-        }
-        answer => answer,
-    }
+    let is_full = |error: &StoreError| error.wants_room() && !failpoints::bug("ballast-kept");
+    with_ballast(home, is_full, work)
+}
+
+/// A list of texts for a query, which takes it apart with `json_each`.
+pub(super) fn list<T: ToString>(all: &[T]) -> String {
+    let texts: Vec<String> = all.iter().map(T::to_string).collect();
+    serde_json::to_string(&texts).expect("texts are JSON")
 }
 
 /// Types that are stored as the text they are shown by.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::Result;
 use super::{
     Capabilities, CreateRequest, Created, FinishedCommit, Intent, Outcome, Probe, RollbackReport,
-    Sandbox, Session, Strategy, Target,
+    Sandbox, Session, Strategy, Target, UndoChoices, UndoPlan,
 };
 use crate::event::Observer;
 use crate::model::{Conflict, SandboxRef};
@@ -49,6 +49,10 @@ impl Strategy for Alias {
 
     fn remarks(&self, sandbox: &SandboxRef) -> Vec<String> {
         self.of.remarks(&self.inner(sandbox))
+    }
+
+    fn gone(&self, sandbox: &SandboxRef) -> Option<String> {
+        self.of.gone(&self.inner(sandbox))
     }
 
     fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
@@ -96,6 +100,14 @@ impl Strategy for Alias {
 
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
         self.of.check_undo(intent)
+    }
+
+    fn takes_in_later(&self, sandbox: &SandboxRef) -> bool {
+        self.of.takes_in_later(sandbox)
+    }
+
+    fn plan_undo(&self, intent: &Intent, choices: &UndoChoices, record: bool) -> Result<UndoPlan> {
+        self.of.plan_undo(intent, choices, record)
     }
 
     fn finish(&self, intent: Intent) -> Result<FinishedCommit> {

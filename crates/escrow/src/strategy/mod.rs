@@ -30,6 +30,7 @@ pub mod overlay;
 pub mod plugin;
 pub(crate) mod postgres;
 mod preview;
+mod probe;
 mod registration;
 pub mod registry;
 mod snapshot_diff;
@@ -39,6 +40,7 @@ mod tree;
 mod tree_commit;
 mod tree_digest;
 mod tree_strategy;
+mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -47,11 +49,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use error::{Result, StrategyError};
-pub(crate) use git::{ignored_dirs, tracked as git_tracked};
+pub(crate) use git::{ignored_files, ignored_paths, tracked as git_tracked};
 pub use holder::hold;
 pub use plugin::ProgramContext;
-pub use preview::{OnConflict, PathSample, Preview, PreviewNote, PreviewOptions};
+pub use preview::{BothSides, OnConflict, PathSample, Preview, PreviewNote, PreviewOptions};
+pub use probe::{Probe, Remember};
 pub use registry::Registry;
+pub use undo::{RollbackReport, UndoChoices, UndoPlan};
 
 use crate::event::Observer;
 use crate::fs::process::ProcessIdentity;
@@ -118,6 +122,9 @@ pub struct Capabilities {
     pub survives: bool,
     /// The work in the sandbox outlives a commit that failed.
     pub retryable: bool,
+    /// A new sandbox can hold again what an undone commit had released ([`Sandbox::take_in`]).
+    #[serde(default)]
+    pub reopens: bool,
     /// How it keeps checkpoints.
     pub checkpoints: Checkpoints,
     /// It can release a part of the changes and keep the rest.
@@ -142,6 +149,7 @@ impl Capabilities {
         promises: false,
         survives: true,
         retryable: true,
+        reopens: true,
         checkpoints: Checkpoints::Copy,
         partial: false,
         live: true,
@@ -153,60 +161,6 @@ impl Capabilities {
     /// Whether a commit that was prepared goes forward alone, once every other one is carried out.
     pub(crate) fn only_forward(&self) -> bool {
         self.prepares && (self.promises || !self.undoes)
-    }
-}
-
-/// Whether a strategy works here, and why or why not, in words for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probe {
-    /// It works.
-    pub works: bool,
-    /// Why, or why not.
-    pub reason: String,
-    /// What would not work in a sandbox of this original, though the strategy works.
-    pub limit: Option<String>,
-    /// For what the answer may be given again without asking.
-    pub remember: Remember,
-}
-
-/// For what an answer may be given again, for as long as the process lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Remember {
-    /// For nothing: it is asked each time.
-    Never,
-    /// For the same resource with its area in the same directory.
-    ForTarget,
-}
-
-impl Probe {
-    /// It works, and this is why.
-    pub fn yes(reason: impl Into<String>) -> Self {
-        Self {
-            works: true,
-            reason: reason.into(),
-            limit: None,
-            remember: Remember::ForTarget,
-        }
-    }
-
-    /// It does not work, and this is why.
-    pub fn no(reason: impl Into<String>) -> Self {
-        Self {
-            works: false,
-            reason: reason.into(),
-            limit: None,
-            remember: Remember::ForTarget,
-        }
-    }
-
-    /// The answer in one line, as it is stored with a sandbox.
-    pub fn summary(&self, name: &str) -> String {
-        match (self.works, &self.limit) {
-            (true, None) => format!("{name} works: {}", self.reason),
-            (true, Some(limit)) => format!("{name} works with a limit: {limit}"),
-            (false, _) => format!("{name} does not: {}", self.reason),
-        }
     }
 }
 
@@ -369,18 +323,6 @@ pub struct QueryResult {
     pub changed: u64,
 }
 
-/// What an undo did.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RollbackReport {
-    /// Versions that another process wrote into the original meanwhile, and where they are now.
-    pub kept: Vec<(ResourcePath, Location)>,
-    /// The paths of the original that are as before again, where a commit was taken back and they are known.
-    pub paths: PathSample,
-    /// Work of the sandbox that went with what was taken back, in words.
-    #[serde(default)]
-    pub lost: Vec<String>,
-}
-
 /// The answer to what a strategy does not promise.
 pub fn unsupported(strategy: &str, what: &str, why: &str) -> StrategyError {
     let [strategy, what, why] = [strategy, what, why].map(str::to_owned);
@@ -412,6 +354,13 @@ pub trait Strategy: Send + Sync {
     /// *Guarantees:* changes nothing, and does not wait long.
     fn remarks(&self, _sandbox: &SandboxRef) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Why nothing of a sandbox is left, where what kept it ended; `None` while it is there, and where that cannot be told.
+    ///
+    /// *Guarantees:* changes nothing, and does not wait long.
+    fn gone(&self, _sandbox: &SandboxRef) -> Option<String> {
+        None
     }
 
     /// Whether it works for this resource, with its area in `area`, an existing directory, if it needs one; and what would
@@ -480,6 +429,33 @@ pub trait Strategy: Send + Sync {
     /// *Guarantees:* changes nothing.
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>>;
 
+    /// Whether a sandbox that was made while a commit stood can take in what that had released: one that holds the original
+    /// as it was then knows that as no change.
+    fn takes_in_later(&self, sandbox: &SandboxRef) -> bool {
+        self.capabilities_of(sandbox).base == Base::Live
+    }
+
+    /// Says which changes of a commit its undo can leave, and with `record` makes that what the next [`undo`](Self::undo) does.
+    ///
+    /// *Guarantees:* the original is untouched; what was recorded is durable, and holds until it is recorded again.
+    /// *Errors:* [`Unsupported`](StrategyError::Unsupported) where the changes go back together only.
+    fn plan_undo(
+        &self,
+        _intent: &Intent,
+        choices: &UndoChoices,
+        _record: bool,
+    ) -> Result<UndoPlan> {
+        if choices.is_everything() {
+            return Ok(UndoPlan::default());
+        }
+        let why = "its changes go back together, as they are in the original now";
+        Err(unsupported(
+            self.name(),
+            "take a part of a commit back",
+            why,
+        ))
+    }
+
     /// Ends a commit, once the sandbox is gone unless it stays: nothing of the sandbox is shared with the original any more.
     /// Returns the intent by which the commit can be undone later, and, of a part, by which
     /// [`open`](Self::open) learns what was released. *Idempotent:* yes, from the intent that was committed.
@@ -540,6 +516,13 @@ pub trait Sandbox: Send {
         Ok(())
     }
 
+    /// The paths of these changes that the original changed too since the sandbox was made.
+    ///
+    /// *Guarantees:* changes nothing.
+    fn both_sides(&self, _changes: &[Change]) -> Result<BothSides> {
+        Ok(BothSides::new())
+    }
+
     /// Discards every change in the sandbox, which can then be worked in again; says what was done. That is durable once
     /// the caller has synced the file system of the area.
     ///
@@ -588,6 +571,21 @@ pub trait Sandbox: Send {
     ) -> Result<Intent> {
         let why = "without `--only` it is rolled back as a whole";
         Err(unsupported("the sandbox", "give some paths back", why))
+    }
+
+    /// Takes in what an undone commit had released, and its undo took back, at every path where the sandbox has no change of
+    /// its own.
+    ///
+    /// *Guarantees:* the original is untouched, and so is what the intent refers to. *After a crash:* some of it may be there;
+    /// calling again finishes. *Errors:* [`Unsupported`](StrategyError::Unsupported) without [`Capabilities::reopens`].
+    fn take_in(&self, intent: &Intent) -> Result<()> {
+        match intent.0.is_null() {
+            true => Ok(()),
+            false => {
+                let why = "the strategy keeps no changes beside the sandbox";
+                Err(unsupported("the sandbox", "hold undone changes again", why))
+            }
+        }
     }
 
     /// How the sandbox is reached.
@@ -665,6 +663,7 @@ mod tests {
             kept: vec![(path, Location::from("/kept"))],
             paths,
             lost: vec!["its changes".to_owned()],
+            stays: Vec::new(),
         });
         let ids = crate::model::SystemIdSource;
         round_trip(Created {

@@ -7,6 +7,7 @@
 //! <directory>/
 //!   moves-<device>        one line for each: inode, ctime before, ctime after
 //!   moves-<device>.lock   held while it is written
+//!   moves-<device>.new/   where it is written first
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,10 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
 use super::error::Result;
 use crate::fs::atomic_file;
+use crate::fs::ballast::with_ballast;
 use crate::fs::state_dir::{self, Lock};
 use crate::fs::walk::Shared;
 use crate::fs::{Dir, FsError, MovedEntries, MovedEntry, Stamp, remove};
@@ -98,7 +98,9 @@ impl MoveLog {
             dir => dir?,
         };
         for entry in dir.entries()? {
-            if entry.name.starts_with(b"moves-") && !entry.name.ends_with(b".lock") {
+            let lines = entry.name.starts_with(b"moves-") && !entry.name.ends_with(b".lock");
+            // What a process that was killed had begun to write.
+            if lines || entry.name.starts_with(b".escrow-") {
                 remove::remove(&dir, &entry.name)?;
             }
         }
@@ -116,17 +118,16 @@ fn append_or_make_room(
     device: u64,
     moved: &[MovedEntry],
 ) -> crate::fs::Result<()> {
-    let is_full = |error: &FsError| error.is(Errno::NOSPC) || error.is(Errno::DQUOT);
-    let done = match append(directory, device, moved) {
-        Err(error) if is_full(&error) => {
+    let append = || append(directory, device, moved);
+    let done = match append() {
+        Err(error) if error.wants_room() => {
             let home = Dir::open(directory.parent().unwrap_or(directory))?;
-            state_dir::release_ballast(&home)?;
-            append(directory, device, moved)
+            with_ballast(&home, FsError::wants_room, append)
         }
         done => done,
     };
     match done {
-        Err(error) if is_full(&error) => Ok(()),
+        Err(error) if error.wants_room() => Ok(()),
         done => done,
     }
 }
@@ -148,7 +149,16 @@ fn append(directory: &Path, device: u64, moved: &[MovedEntry]) -> crate::fs::Res
         let [a, b, c, d] = numbers;
         text.extend_from_slice(format!("{ino} {a} {b} {c} {d}\n").as_bytes());
     }
-    atomic_file::create(&dir, &name, &text)
+    let new = [&name[..], b".new"].concat();
+    let stage = match dir.subdir(&new) {
+        Err(error) if error.is_absent() => state_dir::make_plain(&dir, &new)?,
+        stage => stage?,
+    };
+    // What a process that was killed had begun: it held the lock.
+    for left in stage.names()? {
+        remove::remove(&stage, &left)?;
+    }
+    atomic_file::replace(&stage, &dir, &name, &text)
 }
 
 fn parse(line: &[u8]) -> Option<MovedEntry> {

@@ -20,7 +20,13 @@ pub struct PreviewOptions {
     /// Of these files only the hunks that were chosen are released.
     #[serde(skip)]
     pub hunks: BTreeMap<ResourcePath, ChosenHunks>,
+    /// These files are not merged: the caller settles them.
+    #[serde(skip)]
+    pub settled: BTreeSet<ResourcePath>,
 }
+
+/// Paths that both sides changed, each with the text that both began from, where that is known.
+pub type BothSides = BTreeMap<ResourcePath, Option<Vec<u8>>>;
 
 /// Something that will not come across as it is in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,8 +102,8 @@ impl Conflict {
     pub fn is_settled_by(&self, on_conflict: OnConflict) -> bool {
         match on_conflict {
             OnConflict::Abort => false,
-            OnConflict::Ours => self.choice == Choice::Either,
-            OnConflict::Theirs => self.choice != Choice::Neither,
+            OnConflict::Ours => matches!(self.choice, Choice::Either | Choice::Ours),
+            OnConflict::Theirs => matches!(self.choice, Choice::Either | Choice::Theirs),
         }
     }
 }
@@ -160,7 +166,7 @@ impl Preview {
     pub(crate) fn keep_sandbox(&mut self, live: bool) {
         (self.part, self.live) = (true, live);
         self.refuse_merged(
-            "changed there and here; what stays in a sandbox is released without merging",
+            "changed there and here; what stays in a sandbox is committed without merging",
         );
     }
 

@@ -4,7 +4,6 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::error::Result;
@@ -12,7 +11,7 @@ use super::moves::MoveLog;
 use super::tree_commit::LastPreview;
 use super::{
     Capabilities, CreateRequest, Created, FinishedCommit, Intent, LiveView, Outcome, Probe,
-    RollbackReport, Sandbox, Session, Strategy, Target, tree, tree_commit,
+    RollbackReport, Sandbox, Session, Strategy, Target, UndoChoices, UndoPlan, tree, tree_commit,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, MovedEntries};
@@ -36,16 +35,6 @@ pub(super) trait TreeKind: Send + Sync + 'static {
 pub(super) trait RestoreSwitch: DeserializeOwned {
     /// Goes there, or back.
     fn go(self, back: bool) -> Result<()>;
-}
-
-/// Of a strategy that returns by committing the differences.
-#[derive(Deserialize)]
-pub(super) enum NoSwitch {}
-
-impl RestoreSwitch for NoSwitch {
-    fn go(self, _back: bool) -> Result<()> {
-        match self {}
-    }
 }
 
 /// A directory strategy.
@@ -150,6 +139,10 @@ where
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
         let moved = self.moves.read(tree_commit::device(intent)?)?;
         tree_commit::check(intent, &moved)
+    }
+
+    fn plan_undo(&self, intent: &Intent, choices: &UndoChoices, record: bool) -> Result<UndoPlan> {
+        tree_commit::plan_undo(intent, choices, record)
     }
 
     fn finish(&self, intent: Intent) -> Result<FinishedCommit> {

@@ -345,6 +345,6 @@ fn a_refused_plan_stays_open() {
         .must("a side was chosen");
     assert_eq!(sandbox.state_of_plan(), PlanState::Committed);
     sandbox.undone();
-    assert_eq!(sandbox.state_of_plan(), PlanState::RolledBack);
+    assert_eq!(sandbox.state_of_plan(), PlanState::Open);
     holds(&original, "is file theirs", "undone");
 }

@@ -499,6 +499,10 @@ fn an_undo_of_a_plan_that_fails_half_way() {
         batch.assert_undone("an undo");
         let plans = batch.manager.plans().expect("they can be listed");
         assert_eq!(plans[0].plan.state, PlanState::RolledBack);
+        // What was released is kept until its plan is open again, or removed.
+        assert_eq!(areas(batch.manager.home()).len(), 3);
+        let cleaned = batch.manager.cleanup(&batch.plan, false);
+        cleaned.must("it can be removed");
         assert_eq!(areas(batch.manager.home()), [""; 0]);
     }
 }

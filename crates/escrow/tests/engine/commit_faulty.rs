@@ -599,7 +599,7 @@ impl Batch {
     fn adopt(&self, mut sandbox: escrow::internals::store::SandboxRecord, kind: Kind) {
         let store = Store::open(&self.manager.home().join("state.db")).expect("it is ours");
         sandbox.reference.strategy_name = kind.name().to_owned();
-        store.put_sandbox(&sandbox).expect("it can be recorded");
+        store.put_sandboxes(&[sandbox]).expect("it can be recorded");
     }
 
     pub(crate) fn tree(&self, part: &Part) -> PathBuf {

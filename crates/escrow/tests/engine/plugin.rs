@@ -536,17 +536,18 @@ fn a_program_without_prepare_and_undo_is_the_irreversible_member() {
     let mixed = Mixed::begin(world.path(), &plain).expect("both can be sandboxed");
     mixed.write("new").expect("both can be written");
     drop(mixed);
-    // It says that nothing was done: the directory is taken back.
-    declare(
-        world.path(),
-        &json!({"methods": [], "verb": "commit", "mode": "refuse"}),
-    );
-    let mixed = Mixed::again(world.path());
-    mixed.commit().expect_err("it does not want to");
-    assert_eq!(mixed.originals(), ["old", "old"]);
-    drop(mixed);
-    // It dies, or fails and does not say whether something was done: a person settles it.
-    for mode in ["exit", "error"] {
+    // Whatever error it answers with, nothing was done: the directory is taken back.
+    for mode in ["refuse", "error"] {
+        declare(
+            world.path(),
+            &json!({"methods": [], "verb": "commit", "mode": mode}),
+        );
+        let mixed = Mixed::again(world.path());
+        mixed.commit().expect_err("it does not want to");
+        assert_eq!(mixed.originals(), ["old", "old"], "{mode}");
+    }
+    // It dies: a person settles it, and what did not happen is taken back everywhere.
+    for mode in ["exit", "half"] {
         let world = World::new();
         let mixed = Mixed::begin(world.path(), &plain).expect("both can be sandboxed");
         mixed.write("new").expect("both can be written");
@@ -566,6 +567,8 @@ fn a_program_without_prepare_and_undo_is_the_irreversible_member() {
             .manager
             .recover_settled(&settled.into())
             .must("settled");
+        assert_eq!(mixed.originals(), ["old", "old"], "{mode}");
+        mixed.commit().must("nothing is in the way any more");
         assert_eq!(mixed.originals(), ["new", "new"], "{mode}");
     }
 }

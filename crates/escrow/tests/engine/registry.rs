@@ -33,6 +33,28 @@ fn a_strategy_in_rust_of_the_examples_keeps_the_contract_and_lives_a_plan() {
     story.unwrap_or_else(|error| panic!("{error}: {error:?}"));
 }
 
+// rule P7
+#[test]
+fn the_strategies_of_a_type_are_as_strong_as_the_documented_order_says() {
+    let (registry, types) = (Registry::builtin(), ResourceTypes::default());
+    let order =
+        "git_worktree snapshot copy_on_write filesystem_copy overlay transaction_rollback none";
+    let order: Vec<&str> = order.split(' ').collect();
+    for kind in types.all().iter().filter(|kind| kind.supported) {
+        let allows = |name: &&str| kind.allowed.iter().any(|one| one == name);
+        let of: Vec<&str> = order.iter().copied().filter(allows).collect();
+        for (at, strongest) in of.iter().enumerate() {
+            for given in [
+                &of[at..],
+                &of[at..].iter().rev().copied().collect::<Vec<_>>(),
+            ] {
+                let found = registry.strongest(given.iter().copied(), kind);
+                assert_eq!(found, Some(*strongest), "{}: {given:?}", kind.name);
+            }
+        }
+    }
+}
+
 // rule P2
 #[test]
 fn a_strategy_that_lacks_verbs_is_refused_with_their_names() {

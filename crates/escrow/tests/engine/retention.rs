@@ -69,7 +69,7 @@ fn with_manual_the_workspace_stays_and_shares_nothing_with_the_original() {
         assert_eq!(read, "new\n", "{strategy}");
         sandboxed.undone();
         assert_same(&before, &signature(app), &Ignore::default());
-        assert_eq!(sandboxed.state(), SandboxState::RolledBack, "{strategy}");
+        assert_eq!(sandboxed.state(), SandboxState::Active, "{strategy}");
         sandboxed.cleanup();
         assert!(!area.exists(), "{strategy}");
     }

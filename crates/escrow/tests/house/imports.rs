@@ -212,7 +212,14 @@ fn imports_going_the_wrong_way_are_seen() {
 }
 
 /// What the executor and the manager may use of `fs`: nothing in it knows what a tree is made of.
-const OPEN_TO_ALL: [&str; 5] = ["process", "state_dir", "accounts", "workspace", "layering"];
+const OPEN_TO_ALL: [&str; 6] = [
+    "process",
+    "state_dir",
+    "accounts",
+    "workspace",
+    "layering",
+    "caches",
+];
 
 /// The modules of `strategy` that are the contract; the others belong to single strategies.
 const CONTRACT: [&str; 4] = ["conformance", "error", "preview", "registry"];

@@ -1,4 +1,8 @@
-"""Errors that Escrow understands. Any other exception is reported as a failure, with its text."""
+"""Errors that Escrow understands. Any other exception is reported as a failure, with its text.
+
+A `commit` that raises says that nothing was done: the other members of the plan are taken back. One that cannot say so has a method
+`outcome`, or ends the process.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ class Outside(StrategyError):
 
 
 class Refused(StrategyError):
-    """Nothing was done, for the reason that the message gives. Of `commit`, any other failure leaves open whether something was."""
+    """Nothing was done, for the reason that the message gives."""
 
     kind = "refused"
 

@@ -20,9 +20,9 @@ import uuid
 from typing import Any, BinaryIO
 
 from . import models
-from .errors import Cancelled, NotAFile, NotThere, StrategyError, Unsupported
+from .errors import Cancelled, NotAFile, NotThere, Refused, StrategyError, Unsupported
 from .models import Change, DiffView, Entry, Fixture, Location, Preview, Remark, Resource, SandboxRef
-from .strategy import methods
+from .strategy import methods, mistakes
 
 PROTOCOL_VERSION = 1
 
@@ -129,6 +129,8 @@ class Server:
         self.name = params.get("strategy", "")
         self.options = params.get("options") or {}
         self.scratch = models.unescape(params.get("scratch", ""))
+        if wrong := mistakes(self.cls):
+            raise Refused("; ".join(wrong))
         return {
             "protocol_version": PROTOCOL_VERSION,
             "name": self.cls.__name__,

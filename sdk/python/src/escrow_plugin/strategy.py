@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -36,6 +37,34 @@ OPTIONAL = (
     "fixture_contents",
     "fixture_change",
 )
+
+_OF_COMMIT = ("ref", "area", "commit_id", "intent", "message")
+
+#: What each method may name.
+PARAMETERS = {
+    "create": ("plan_id", "resource", "area"),
+    "read": ("ref", "area", "path"),
+    "write": ("ref", "area", "path", "content"),
+    "diff": ("ref", "area", "from_checkpoint", "to_checkpoint"),
+    "commit": _OF_COMMIT,
+    "rollback": ("ref", "area"),
+    "checkpoint": ("ref", "area", "parent"),
+    "restore_checkpoint": ("ref", "area", "checkpoint_id"),
+    "cleanup": ("ref", "area", "resource"),
+    "probe": ("resource", "area"),
+    "preview": ("ref", "area", "strict"),
+    "prepare": ("ref", "area", "commit_id", "changes", "on_conflict", "message", "commit_area", "keeps"),
+    "undo": _OF_COMMIT,
+    "outcome": _OF_COMMIT,
+    "check_undo": _OF_COMMIT,
+    "finish": _OF_COMMIT,
+    "fork": ("plan_id", "resource", "area", "from_ref", "checkpoint_id"),
+    "access": ("ref", "area"),
+    "retain": ("ref", "area", "keep"),
+    "fixture": ("directory",),
+    "fixture_contents": ("resource",),
+    "fixture_change": ("resource", "path", "content"),
+}
 
 
 class Strategy(ABC):
@@ -103,3 +132,30 @@ def methods(cls: type) -> list[str]:
         return callable(found) and not getattr(found, "__isabstractmethod__", False)
 
     return [name for name in (*VERBS, *OPTIONAL) if own(name)]
+
+
+def mistakes(cls: type) -> list[str]:
+    """Where a method cannot be called: it asks for what the protocol does not have there. No instance is made."""
+    found = []
+    for name in methods(cls):
+        static = inspect.getattr_static(cls, name)
+        try:
+            parameters = list(inspect.signature(getattr(cls, name)).parameters.values())
+        except (TypeError, ValueError):
+            continue
+        where = f"{cls.__name__}.{name}"
+        if inspect.isfunction(static):
+            named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            if not parameters or parameters[0].kind not in (*named, inspect.Parameter.VAR_POSITIONAL):
+                found.append(f"{where} does not take 'self'")
+                continue
+            if parameters[0].kind in named:
+                del parameters[0]
+        for one in parameters:
+            if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or one.default is not one.empty and one.kind is not one.POSITIONAL_ONLY:
+                continue
+            if one.kind is one.POSITIONAL_ONLY:
+                found.append(f"{where} takes '{one.name}' by position only, and is called by names")
+            elif one.name not in PARAMETERS[name]:
+                found.append(f"{where} asks for '{one.name}', which it is not given; it may name {', '.join(PARAMETERS[name])}")
+    return found

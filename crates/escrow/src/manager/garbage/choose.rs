@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::find::GarbageCandidate;
 use super::{GarbageRequest, LeftoverKind};
+use crate::manager::caches;
 
 /// How long ago something ended. What seems to end in the future did so just now.
 pub(super) fn age(ended: Timestamp, now: Timestamp) -> Duration {
@@ -27,7 +28,16 @@ pub(super) fn choose(
     let loose =
         |one: &GarbageCandidate| matches!(one.kind, LeftoverKind::Orphan | LeftoverKind::Lock);
     let Some(most) = request.max_size else {
-        let expired = |one: &GarbageCandidate| !is_undo(one) || age(one.ended, now) >= undo(one);
+        // Who asks for everything that ended gives up what could be undone, too.
+        let all = request.older_than == Some(Duration::ZERO);
+        let expired = |one: &GarbageCandidate| {
+            let keep = match one.kind {
+                LeftoverKind::Undo => undo(one),
+                LeftoverKind::Cache => caches::KEPT,
+                _ => Duration::ZERO,
+            };
+            all || age(one.ended, now) >= keep
+        };
         let goes = |one: &GarbageCandidate| old(one) && (loose(one) || expired(one));
         return things.iter().map(goes).collect();
     };
@@ -36,7 +46,8 @@ pub(super) fn choose(
     order.sort_by_key(|n| (things[*n].ended, is_undo(&things[*n])));
     let mut total: u64 = order.iter().map(|n| things[*n].bytes()).sum();
     for n in order {
-        if total > most && old(&things[n]) {
+        // Nothing is to stay: that holds for what is empty already, too.
+        if (total > most || most == 0) && old(&things[n]) {
             goes[n] = true;
             total -= things[n].bytes();
         }
@@ -96,6 +107,7 @@ mod tests {
         assert_eq!(goes(&things, Some(24), None), old);
         let older = [false; 7];
         assert_eq!(goes(&things, Some(49), None), older);
+        assert_eq!(goes(&things, Some(0), None), [true; 7]);
     }
 
     #[test]

@@ -11,10 +11,11 @@ use crate::error::{Result, chain};
 use crate::failpoints;
 use crate::fs::Stamp;
 use crate::fs::areas::{self, Area};
+use crate::fs::caches;
 use crate::fs::workspace::{is_absent, measured};
 use crate::manager::Manager;
 use crate::model::text::Location;
-use crate::model::{Phase, PlanId, PlanState, SandboxId, SandboxState};
+use crate::model::{JournaledWork, Phase, PlanId, PlanState, SandboxId, SandboxState};
 use crate::store::{CommitArea, OperationOutcome, Plan, Resource, SandboxRecord};
 
 /// Something that may go as a whole.
@@ -135,26 +136,26 @@ impl StoreRows {
 }
 
 impl Manager {
-    /// Looks at everything and measures it, which walks every tree; or only at where this home puts
-    /// things as it is now, which costs the same for many resources as for few.
-    pub(super) fn find_garbage(&self, measure: bool) -> Result<GarbageScan> {
+    /// Looks at everything and measures it, which walks every tree.
+    pub(super) fn find_garbage(&self) -> Result<GarbageScan> {
         let mut found = GarbageScan::default();
         // Listed before the store is read: whatever is made meanwhile was recorded before.
-        let listed = self.list_areas(measure, &mut found)?;
+        let listed = self.list_areas(true, &mut found)?;
         let locks = self.locks.entries()?;
-        let rows = self.rows(measure)?;
-        let size = |path: &Path| match measure {
-            true => measured(path).private,
-            false => 0,
-        };
+        let rows = self.rows(true)?;
+        let size = |path: &Path| measured(path).private;
         for plan in rows.plans.iter().rev() {
             self.look_at_plan(plan, &rows, &mut found, &size);
         }
-        for one in &listed {
-            let record = one.area.and_then(|area| rows.record(area));
-            if record.is_none_or(|at| at.as_path() != one.path) {
-                self.look_at_area(one, &rows, &mut found, &size)?;
-            }
+        self.look_at_areas(&listed, &rows, &mut found, &size)?;
+        for cache in self.stored_caches()? {
+            let bytes = caches::measured(&cache.path);
+            found.candidates.push(GarbageCandidate {
+                kind: LeftoverKind::Cache,
+                plan: None,
+                ended: time(cache.used),
+                parts: vec![(Location::from(cache.path), bytes)],
+            });
         }
         for entry in locks {
             let text = String::from_utf8_lossy(&entry.name).into_owned();
@@ -171,6 +172,32 @@ impl Manager {
             }
         }
         Ok(found)
+    }
+
+    /// Looks only at where this home puts things as it is now, and measures nothing: that costs the same for many resources, and
+    /// for many plans that are over, as for few.
+    pub(super) fn find_loose(&self) -> Result<GarbageScan> {
+        let mut found = GarbageScan::default();
+        let listed = self.list_areas(false, &mut found)?;
+        let rows = self.rows_of(&listed)?;
+        self.look_at_areas(&listed, &rows, &mut found, &|_| 0)?;
+        Ok(found)
+    }
+
+    fn look_at_areas(
+        &self,
+        listed: &[ListedArea],
+        rows: &StoreRows,
+        found: &mut GarbageScan,
+        size: &dyn Fn(&Path) -> u64,
+    ) -> Result<()> {
+        for one in listed {
+            let record = one.area.and_then(|area| rows.record(area));
+            if record.is_none_or(|at| at.as_path() != one.path) {
+                self.look_at_area(one, rows, found, size)?;
+            }
+        }
+        Ok(())
     }
 
     /// A plan by its records: they know of workspaces and undo data also when these are out of reach.
@@ -197,11 +224,22 @@ impl Manager {
             ended,
             parts,
         };
+        let rolled_back = |one: &&CommitArea| {
+            let stands = one.phase == Phase::Committed && one.work == JournaledWork::Rollback;
+            one.plan_id == plan.id && stands
+        };
+        // What a rollback set aside, or keeps beside what is worked in, is kept as a commit's old versions are.
+        let discarded = rows.commits.iter().find(rolled_back);
+        let mut has_sandboxes = false;
         for sandbox in &rows.sandboxes {
             if sandbox.reference.plan_id != plan.id || sandbox.state == SandboxState::CleanedUp {
                 continue;
             }
-            let kind = LeftoverKind::Workspace;
+            has_sandboxes = true;
+            let kind = match discarded {
+                Some(_) => LeftoverKind::Undo,
+                None => LeftoverKind::Workspace,
+            };
             let area = &sandbox.area;
             if is_open {
                 let why = "its plan is open; `escrow cleanup` removes it with what was done in it";
@@ -219,11 +257,30 @@ impl Manager {
             }
         }
         if is_open {
+            let of = |one: &&SandboxRecord| one.reference.plan_id == plan.id;
+            let area = rows
+                .sandboxes
+                .iter()
+                .rev()
+                .find(of)
+                .map(|one| one.area.clone());
+            if let (Some(discarded), Some(area)) = (discarded, area) {
+                found.candidates.push(GarbageCandidate {
+                    kind: LeftoverKind::Undo,
+                    plan: Some(plan.clone()),
+                    ended: discarded.created_at,
+                    parts: vec![(area, 0)],
+                });
+            }
             return;
         }
         let commits = rows.commits.iter().filter(|one| one.plan_id == plan.id);
         let (mut undo, mut parts) = (false, Vec::new());
-        for commit in commits.filter(|one| one.phase != Phase::Undone) {
+        // A rollback keeps nothing but the sandboxes.
+        let kept_one = |one: &&CommitArea| {
+            one.phase != Phase::Undone && (one.work == JournaledWork::Commit || has_sandboxes)
+        };
+        for commit in commits.filter(kept_one) {
             let area = commit.area.as_ref().map(|(_, area)| area);
             let away = area.filter(|area| {
                 !area.as_path().starts_with(self.home()) && is_absent(area.as_path())
@@ -326,7 +383,11 @@ impl Manager {
     /// Everything among the engine's own areas, and what is ours beside and in originals.
     fn list_areas(&self, everywhere: bool, found: &mut GarbageScan) -> Result<Vec<ListedArea>> {
         let (mut places, mut known) = (BTreeSet::new(), HashSet::new());
-        for sandbox in self.store.sandboxes(None)? {
+        let sandboxes = match everywhere {
+            true => self.store.sandboxes(None)?,
+            false => self.store.live_sandboxes()?,
+        };
+        for sandbox in sandboxes {
             known.extend(sandbox.area.as_path().parent().map(Path::to_owned));
         }
         for resource in self.store.resources_ever()? {
@@ -364,6 +425,45 @@ impl Manager {
             }
         }
         Ok(listed)
+    }
+
+    /// What the store says of these areas.
+    fn rows_of(&self, listed: &[ListedArea]) -> Result<StoreRows> {
+        let (mut names, mut sandboxes, mut plans) = (Vec::new(), Vec::new(), Vec::new());
+        for one in listed {
+            let name = one.path.file_name().unwrap_or_default();
+            names.extend(areas::plain_name(name.as_encoded_bytes()).map(str::to_owned));
+            match one.area {
+                Some(
+                    Area::Sandbox(id) | Area::Commit(id) | Area::Part(id, _) | Area::Aside(id),
+                ) => {
+                    names.push(id.to_string());
+                    sandboxes.push(id);
+                }
+                Some(Area::Scratch(id)) => {
+                    names.push(id.to_string());
+                    plans.push(id);
+                }
+                Some(Area::Temporary) | None => {}
+            }
+        }
+        let commits = self.store.commit_areas_among(&sandboxes)?;
+        let sandboxes = self.store.sandboxes_among(&sandboxes)?;
+        plans.extend(sandboxes.iter().map(|one| one.reference.plan_id));
+        // Of one that is still there it makes no difference.
+        let gone = |one: &SandboxRecord| one.state == SandboxState::CleanedUp;
+        let depended_on = match sandboxes.iter().any(gone) {
+            true => shared_layers::all(&self.store.live_sandboxes()?, None),
+            false => HashSet::new(),
+        };
+        Ok(StoreRows {
+            plans: self.store.plans_among(&plans)?,
+            over: self.store.over_among(&names)?,
+            commits,
+            sandboxes,
+            ended: HashMap::new(),
+            depended_on,
+        })
     }
 
     pub(super) fn rows(&self, with_times: bool) -> Result<StoreRows> {

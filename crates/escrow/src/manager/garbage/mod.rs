@@ -27,7 +27,7 @@ use crate::event::Unobserved;
 use crate::fs::state_dir::Lock;
 use crate::model::text::Location;
 use crate::model::words::words;
-use crate::model::{Phase, PlanId, PlanState};
+use crate::model::{JournaledWork, Phase, PlanId, PlanState};
 use crate::store::Plan;
 
 /// Who works on a plan for longer than this is at it; a process that is just being started may hold the
@@ -59,6 +59,8 @@ words! {
         Orphan = "orphan",
         /// A lock of a plan that is no more.
         Lock = "lock",
+        /// A cache of a tool that commands of a project use.
+        Cache = "cache",
         /// What belongs to an open plan.
         Open = "open",
         /// Another process's work, set aside by an undo.
@@ -128,7 +130,7 @@ impl Manager {
             unrecorded,
             over,
             held,
-        } = self.find_garbage(true)?;
+        } = self.find_garbage()?;
         kept.extend(unrecorded);
         let now = self.options.origin.now();
         // As the configuration says that the plan was made under; where that cannot be read, it stays.
@@ -190,7 +192,7 @@ impl Manager {
 
     /// What belongs to nothing, for those who only want to know.
     pub(super) fn orphans(&self) -> Result<Vec<Leftover>> {
-        let found = self.find_garbage(false)?;
+        let found = self.find_loose()?;
         let loose = |one: &&GarbageCandidate| one.kind == LeftoverKind::Orphan;
         let orphans = found.candidates.iter().filter(loose);
         let mut orphans: Vec<Leftover> = orphans.flat_map(GarbageCandidate::leftovers).collect();
@@ -293,10 +295,37 @@ impl Manager {
                 }
                 Ok(())
             }
-            LeftoverKind::Undo => self.drop_undo(plan),
+            LeftoverKind::Undo if plan.state == PlanState::Open => self.drop_rollbacks(plan),
+            LeftoverKind::Undo => {
+                let views = self.live_sandboxes(plan)?;
+                for view in &views {
+                    if thing
+                        .parts
+                        .iter()
+                        .any(|(path, _)| view.sandbox.area == *path)
+                    {
+                        self.clean_one(view, false)?;
+                    }
+                }
+                self.drop_undo(plan)
+            }
             LeftoverKind::Scratch => self.drop_scratch(plan),
             _ => self.remove_orphan(thing),
         }
+    }
+
+    /// Gives up what the rollbacks of an open plan keep for undo.
+    fn drop_rollbacks(&self, plan: &Plan) -> Result<()> {
+        for journal in self.store.journals_of(plan.id)? {
+            let stands = journal.phase == Phase::Committed;
+            if journal.work == JournaledWork::Rollback && stands {
+                self.store.forget_commit(journal.id)?;
+                if let Some(checkpoint) = journal.checkpoint {
+                    self.store.forget_checkpoint(checkpoint)?;
+                }
+            }
+        }
+        self.release_checkpoints(plan, false)
     }
 
     /// Gives up what the commits of a plan keep for undo.
@@ -328,10 +357,10 @@ impl Manager {
     /// Ends a plan of which nothing is left.
     fn end_plan(&self, plan: &Plan, lock: Lock) -> Result<()> {
         if plan.state != PlanState::CleanedUp {
-            let journal = self.store.journal_of(plan.id)?;
-            let undoable = journal
-                .as_ref()
-                .is_some_and(|one| one.phase != Phase::Undone);
+            let journals = self.store.journals_of(plan.id)?;
+            let undoable = journals
+                .iter()
+                .any(|one| one.phase != Phase::Undone && one.work == JournaledWork::Commit);
             let open = plan.state == PlanState::Open;
             if open || undoable || !self.live_sandboxes(plan)?.is_empty() {
                 return Ok(());
@@ -355,6 +384,14 @@ impl Manager {
             for one in &things {
                 let removed = match one.kind {
                     LeftoverKind::Lock => self.remove_lock(one),
+                    LeftoverKind::Cache => match self.remove_caches(one) {
+                        Ok(true) => Ok(()),
+                        Ok(false) => {
+                            collected.keep(std::slice::from_ref(one), "a command uses it");
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    },
                     _ => self.remove_orphan(one),
                 };
                 match removed {
@@ -374,6 +411,14 @@ impl Manager {
                 .iter()
                 .for_each(|one| collected.fail(one, &chain(&error)));
         }
+    }
+
+    /// Removes a cache that no command uses; says whether it is gone.
+    fn remove_caches(&self, thing: &GarbageCandidate) -> Result<bool> {
+        let mut parts = thing.parts.iter();
+        parts.try_fold(true, |gone, (path, _)| {
+            Ok(self.remove_cache(path.as_path())? && gone)
+        })
     }
 
     /// Removes a lock that no process holds.

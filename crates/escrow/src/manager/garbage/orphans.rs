@@ -57,7 +57,7 @@ impl Manager {
     /// Everything without a record. Nothing is changed.
     pub fn unrecorded(&self) -> Result<Vec<Orphan>> {
         self.permit(Action::Gc, None, Scope::All)?;
-        let found = self.find_garbage(true)?.unrecorded.into_iter();
+        let found = self.find_garbage()?.unrecorded.into_iter();
         let orphan = |(one, why): KeptLeftover| Orphan::at(one.path.as_path(), one.bytes, why);
         Ok(found.map(orphan).collect())
     }

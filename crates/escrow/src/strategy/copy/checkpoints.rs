@@ -30,6 +30,7 @@ use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Dir, Fingerprint, Meta, Stamp, remove};
 use crate::model::{Change, ChangedField, DiffView, EntryInfo, EntryKind, ResourcePath};
 use crate::strategy::copy::diff::{CopiedTree, CopyScan, OriginalState, remark};
+use crate::strategy::copy::set_aside;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::snapshot_diff;
 use crate::strategy::tree::{self, Original, STAGE};
@@ -38,10 +39,10 @@ use crate::strategy::tree_commit::{
 };
 use crate::strategy::{Intent, OnConflict, Preview, RestoreRequest, Snapshot};
 
-const SNAPSHOTS: &[u8] = b"moments";
-const NEW: &[u8] = b"new";
+pub(super) const SNAPSHOTS: &[u8] = b"moments";
+pub(super) const NEW: &[u8] = b"new";
 const TREE: &[u8] = b"tree";
-const SNAPSHOT: &[u8] = b"moment";
+pub(super) const SNAPSHOT: &[u8] = b"moment";
 
 /// What is stored of a snapshot by the caller.
 #[derive(Serialize, Deserialize)]
@@ -57,7 +58,7 @@ pub(in crate::strategy) struct StoredSnapshot {
     /// Whether any later change shows in a ctime.
     ctime_decides: bool,
     /// The copy that it is a snapshot of; one that was made anew since is another.
-    copy: Fingerprint,
+    pub(super) copy: Fingerprint,
 }
 
 /// One entry that was not as it was copied.
@@ -97,7 +98,7 @@ impl OpenSnapshot {
     }
 }
 
-fn number_of(snapshot: &Snapshot) -> Result<Vec<u8>> {
+pub(super) fn number_of(snapshot: &Snapshot) -> Result<Vec<u8>> {
     let SnapshotNumber { number } = tree::parse(&snapshot.0, "the snapshot")?;
     Ok(number.to_string().into_bytes())
 }
@@ -107,19 +108,9 @@ pub(in crate::strategy) fn open(
     area: &Dir,
     snapshot: &Snapshot,
 ) -> Result<OpenSnapshot> {
-    let dir = area.subdir(SNAPSHOTS)?.subdir(&number_of(snapshot)?)?;
-    let (file, _) = dir.file(SNAPSHOT)?;
-    let kept: StoredSnapshot =
-        serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
-            StrategyError::Damaged {
-                what: format!("the snapshot cannot be read ({error})"),
-            }
-        })?;
+    let (dir, kept) = set_aside::stored(area, &number_of(snapshot)?)?;
     if !kept.copy.is(&copied.tree.meta()?) {
-        return Err(StrategyError::Lost {
-            path: ResourcePath::root(),
-            what: "the sandbox was copied anew since that checkpoint".to_owned(),
-        });
+        return Err(set_aside::lost());
     }
     let numbered = kept.entries.iter().enumerate();
     let numbers = numbered.map(|(number, entry)| (entry.path.clone(), number));
@@ -205,7 +196,7 @@ pub(in crate::strategy) fn checkpoint(
     Ok(Snapshot(tree::stored(&SnapshotNumber { number })))
 }
 
-fn numbers(room: &Dir) -> Result<Vec<u32>> {
+pub(super) fn numbers(room: &Dir) -> Result<Vec<u32>> {
     let number = |entry: &crate::fs::dir::DirEntry| {
         let name = std::str::from_utf8(&entry.name).ok()?;
         name.parse().ok()
@@ -475,7 +466,7 @@ impl OriginalBase for OwnTree {
 }
 
 /// Every path at which a snapshot is not what was copied.
-fn differs(kept: &StoredSnapshot) -> impl Iterator<Item = ResourcePath> + '_ {
+pub(super) fn differs(kept: &StoredSnapshot) -> impl Iterator<Item = ResourcePath> + '_ {
     let entries = kept.entries.iter().map(|entry| &entry.path);
     let gone = kept.changes.iter().filter(|change| change.new.is_none());
     entries.chain(gone.map(|change| &change.path)).cloned()
@@ -569,7 +560,7 @@ pub(in crate::strategy) fn discard(
 }
 
 /// Stages the way to a snapshot at the paths where the tree may differ from it.
-fn stage_restore(
+pub(super) fn stage_restore(
     copied: &CopiedTree<'_>,
     area: &Dir,
     snapshot: &OpenSnapshot,

@@ -6,6 +6,7 @@
 //!     tree/          the sandbox itself: native tools work here
 //!     manifest       what the original was, and which inode each copy got
 //!   copy.new/        a copy in the making, or an old one on its way out
+//!   before/0, 1, …   copies that a rollback replaced, each like `copy`
 //!   moments/         checkpoints
 //!   stage/           files being written
 //! ```
@@ -13,6 +14,7 @@
 pub(super) mod checkpoints;
 pub(super) mod diff;
 pub(super) mod fork;
+mod set_aside;
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -25,11 +27,12 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::tree_commit::onto::{self, TreeBase};
-use super::tree_commit::{OriginalBase, Released, Releases, StageRequest, TreePreview};
-use super::tree_strategy::{NoSwitch, TreeKind, TreeSession, TreeStrategy};
+use super::tree_commit::{OriginalBase, PlainTree, Released, Releases, StageRequest, TreePreview};
+use super::tree_strategy::{TreeKind, TreeSession, TreeStrategy};
 use super::{
-    Access, Capabilities, CreateRequest, Created, Intent, PrepareRequest, Preview, PreviewOptions,
-    Probe, RestoreRequest, Sandbox, Session, Snapshot, StagedCommit, Target, unsupported,
+    Access, BothSides, Capabilities, CreateRequest, Created, Intent, PrepareRequest, Preview,
+    PreviewOptions, Probe, RestoreRequest, Sandbox, Session, Snapshot, StagedCommit, Target,
+    unsupported,
 };
 use super::{tree_commit, tree_digest};
 use crate::event::Observer;
@@ -43,6 +46,7 @@ use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
 use diff::{CopiedTree, CopyBase};
+use set_aside::CopySwitch;
 
 const COPY: &[u8] = b"copy";
 const NEW: &[u8] = b"copy.new";
@@ -123,7 +127,7 @@ fn with<T>(
     work: impl FnOnce(&CopiedTree<'_>, &OpenCopy) -> Result<T>,
 ) -> Result<T> {
     let open = open(sandbox)?;
-    let manifest = read_manifest(&open.area)?;
+    let manifest = read_manifest(&open.area.subdir(COPY)?)?;
     let (original, onto) = (open.original.open()?, onto::open(open.onto.as_ref())?);
     let copied = CopiedTree {
         original: &original,
@@ -178,8 +182,7 @@ fn make_new(
     Ok(report)
 }
 
-fn read_manifest(area: &Dir) -> Result<Manifest> {
-    let copy = area.subdir(COPY)?;
+fn read_manifest(copy: &Dir) -> Result<Manifest> {
     let (file, _) = copy.file(MANIFEST)?;
     Manifest::read(&file).map_err(|error| match Errno::from_io_error(&error) {
         Some(errno) => copy.error("read", MANIFEST, Cause::Os(errno)).into(),
@@ -202,8 +205,8 @@ fn discard(
     area: &Dir,
     observer: &dyn Observer,
 ) -> Result<bool> {
-    let tree = area.subdir(COPY)?.subdir(TREE)?;
-    let manifest = read_manifest(area)?;
+    let copy = area.subdir(COPY)?;
+    let (tree, manifest) = (copy.subdir(TREE)?, read_manifest(&copy)?);
     let copied = CopiedTree {
         original: from,
         to: from,
@@ -212,7 +215,15 @@ fn discard(
         released: &Released::default(),
         only: original.only(),
     };
-    checkpoints::discard(&copied, area, observer)
+    checkpoints::discard(&copied, area, observer).map_err(|error| swept(area, STAGE, error))
+}
+
+/// Removes what was half made in a directory of the area.
+fn swept(area: &Dir, room: &[u8], error: StrategyError) -> StrategyError {
+    match area.subdir(room) {
+        Ok(room) => remove::half_made(&room, checkpoints::NEW, error),
+        Err(_) => error,
+    }
 }
 
 impl<K: CopyKind> Copying<K> {
@@ -260,7 +271,7 @@ impl<K: CopyKind> Copying<K> {
 /// An area in which nothing is left of an earlier sandbox.
 fn empty_area(place: &Path) -> Result<Dir> {
     let area = Dir::open(place)?;
-    for remains in [COPY, STAGE] {
+    for remains in [COPY, set_aside::BEFORE, STAGE] {
         remove::remove(&area, remains)?;
     }
     area.make_dir(STAGE, 0o700)?;
@@ -268,7 +279,7 @@ fn empty_area(place: &Path) -> Result<Dir> {
 }
 
 impl<K: CopyKind> TreeKind for Copying<K> {
-    type Switch = NoSwitch;
+    type Switch = CopySwitch;
 
     fn name(&self) -> &str {
         K::NAME
@@ -407,7 +418,7 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
         let compare = |copied: &CopiedTree<'_>, open: &OpenCopy| {
             let mut found = match (from, to) {
                 (None, None) => tree::steady(|| copied.look())?.changes,
-                (None, Some(to)) => checkpoints::open(copied, &open.area, to)?.kept.changes,
+                (None, Some(to)) => set_aside::find_snapshot(copied, &open.area, to)?.0.changes,
                 (Some(from), to) => checkpoints::since(copied, &open.area, from, to)?,
             };
             open.original.retain(&mut found);
@@ -435,6 +446,14 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
         })
     }
 
+    fn both_sides(&self, changes: &[Change]) -> Result<BothSides> {
+        with(&self.reference, &self.parts, |copied, open| {
+            self.with_base(copied, open, |to, base| {
+                tree_commit::both_sides(to, changes, base)
+            })
+        })
+    }
+
     fn rollback(&self, observer: &dyn Observer) -> Result<String> {
         let metadata: CopyMetadata = tree::metadata(&self.reference)?;
         let area = Dir::open(metadata.area.as_path())?;
@@ -448,24 +467,36 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
         match discarded {
             Ok(true) => return Ok("its changes were discarded".to_owned()),
             Ok(false) => {}
-            // What cannot even be looked at is replaced as a whole.
+            // What cannot even be looked at, or staged, is replaced as a whole.
             Err(StrategyError::Damaged { .. }) => {}
-            Err(StrategyError::Fs(error)) if error.is(Errno::ACCESS) => {}
+            Err(StrategyError::Fs(error))
+                if error.is(Errno::ACCESS) || error.is_absent() || error.wants_room() => {}
             Err(error) => return Err(error),
         }
         let carved = &metadata.carved;
         // One sync for the whole copy: after a power cut it is complete, or not in its place.
-        let anew = copy_anew(source, &area, K::reflinks(), carved, observer)
-            .and_then(|_| Ok(area.sync_file_system()?));
-        if let Err(error) = anew {
-            // Half a copy only takes room. Should it stay, the next attempt sweeps it.
-            return match remove::remove(&area, NEW) {
-                Ok(()) | Err(_) => Err(error),
-            };
+        let anew = || {
+            set_aside::make_room(&area)
+                .and_then(|()| copy_anew(source, &area, K::reflinks(), carved, observer))
+                .and_then(|_| Ok(area.sync_file_system()?))
+                .map_err(|error| remove::half_made(&area, NEW, error))
+        };
+        match anew() {
+            // What is discarded makes room for what takes its place. It was decided, and can be gone on with from here.
+            Err(StrategyError::Fs(error)) if error.wants_room() => {
+                remove::remove(&area, COPY)?;
+                anew()?;
+            }
+            done => done?,
         }
-        area.exchange(NEW, &area, COPY)?;
-        area.sync()?;
-        remove::remove(&area, NEW)?;
+        if !set_aside::replace(&area)? {
+            match area.exchange(NEW, &area, COPY) {
+                Err(error) if error.is(Errno::NOENT) => area.rename(NEW, &area, COPY)?,
+                done => done?,
+            }
+            area.sync()?;
+            remove::remove(&area, NEW)?;
+        }
         let said = "its changes were discarded; it was copied anew from the original as it is now";
         Ok(said.to_owned())
     }
@@ -473,11 +504,14 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
     fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
         with(&self.reference, &[], |copied, open| {
             checkpoints::checkpoint(copied, &open.area, parent, observer)
+                .map_err(|error| swept(&open.area, checkpoints::SNAPSHOTS, error))
         })
     }
 
     fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
-        checkpoints::keep_only(&area_of(&self.reference)?, keep)?;
+        let area = area_of(&self.reference)?;
+        checkpoints::keep_only(&area, keep)?;
+        set_aside::keep_needed(&area)?;
         Ok(keep.to_vec())
     }
 
@@ -508,7 +542,20 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
         let area = tree::commit_area(K::NAME, request.area)?;
         with(&self.reference, &[], |copied, open| {
-            checkpoints::prepare_restore(copied, &open.area, request, area)
+            let (_, copy) = set_aside::find_snapshot(copied, &open.area, request.to)?;
+            let Some(copy) = copy else {
+                return checkpoints::prepare_restore(copied, &open.area, request, area);
+            };
+            if self.live().is_some() {
+                let why = "the sandbox was copied anew since that checkpoint";
+                return Err(unsupported(
+                    K::NAME,
+                    "return while a command is inside",
+                    why,
+                ));
+            }
+            let (from, of) = ((copied, &open.area), &self.reference);
+            set_aside::prepare_restore(of, from, &copy, request, area)
         })
     }
 
@@ -521,6 +568,14 @@ impl<K: CopyKind> Sandbox for TreeSession<Copying<K>> {
         with(&self.reference, &[], |copied, open| {
             checkpoints::prepare_discard(copied, &open.area, (request, paths), area)
         })
+    }
+
+    fn take_in(&self, intent: &Intent) -> Result<()> {
+        let changed = self.diff(None, None)?.changes;
+        let changed = changed.into_iter().map(|change| change.path).collect();
+        let open = open(&self.reference)?;
+        tree_commit::take_in(intent, &changed, &PlainTree(&open.tree))?;
+        Ok(open.area.sync_file_system()?)
     }
 
     fn access(&self) -> Result<Access> {

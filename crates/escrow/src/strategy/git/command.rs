@@ -293,6 +293,9 @@ fn ended(what: String, said: &Output) -> Result<Result<Vec<u8>>> {
 
 fn failed(what: String, said: &Output) -> StrategyError {
     let text = String::from_utf8_lossy(&said.stderr);
+    // Where the user's objects are seen inside there is nothing outside: git is told of them in another way.
+    let other = |line: &&str| !line.ends_with("; check .git/objects/info/alternates");
+    let text = text.lines().filter(other).collect::<Vec<_>>().join("\n");
     let text = text.trim();
     let said = match text.is_empty() {
         true => format!("it ended with {}", said.status),

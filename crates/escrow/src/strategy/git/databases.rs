@@ -1,13 +1,14 @@
 //! SQLite databases that lie in a checkout and are resources of their own: inside, a link stands in the place of each. Git is kept
-//! from taking it for a file (`info/exclude` of the private git directory). A link that would come into the branch that is released, or into
+//! from taking it for a file (`info/exclude` of the private git directory, and marks in its index where the database is tracked). A link that would come into the branch that is released, or into
 //! the index, is refused.
 
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use super::super::error::Result;
 use super::super::sql::is_database;
 use super::command::Git;
-use super::index::IndexChange;
+use super::index::{IndexChange, read_index};
 use super::named::file;
 use super::repository::{Repository, path_text};
 use super::seed;
@@ -77,6 +78,34 @@ pub(super) fn leave_out(databases: &[ResourcePath], seed: &Dir) -> Result<()> {
     let info = seed.subdir(b"info")?;
     remove::remove(&info, b"exclude")?;
     seed::write(&info, "exclude", &text)
+}
+
+/// Lets git inside take those that it keeps versions of for unchanged, in the index of a private git directory that is being
+/// made: it compares no file with the links that stand in their places, and adds and checks out none.
+pub(super) fn hold(
+    git: &Git,
+    databases: &[ResourcePath],
+    (checkout, objects): (&Path, PathBuf),
+    seed: &Dir,
+) -> Result<()> {
+    if databases.is_empty() {
+        return Ok(());
+    }
+    let call = || git.at(seed.path()).objects(slice::from_ref(&objects));
+    let index = read_index(call(), seed)?;
+    let tracked = databases.iter().map(ResourcePath::as_bytes);
+    let tracked = tracked.filter(|path| index.of(path).contains_key(&0));
+    let names: Vec<u8> = tracked.flat_map(|path| [path, b"\0"].concat()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    // In a sparse checkout git forgets the first of what is there; for `git reset --hard` the second does not count.
+    for mark in ["--skip-worktree", "--assume-unchanged"] {
+        let call = call().env("GIT_WORK_TREE", checkout);
+        let call = call.args(["update-index", mark, "-z", "--stdin"]);
+        call.input(names.clone()).run()?;
+    }
+    Ok(())
 }
 
 /// The same file without these lines; none where nothing else is in it.

@@ -543,7 +543,7 @@ fn check_plain(dir: &Dir, entry: &DirEntry, name: &str) -> Result<()> {
         _ if entry.meta.is_whiteout() => Ok(()),
         _ => {
             let why = format!("'.git/{name}' is neither a file nor a directory");
-            Err(super::refused("release this history", &why))
+            Err(super::refused("commit this history", &why))
         }
     }
 }

@@ -290,7 +290,13 @@ impl GitIntent {
 
     /// Writes the index of the user, with the entries in place, into a directory of ours; `false` where that changes
     /// nothing.
-    fn write_index(&self, git: &Git, work: &Dir, user: &Dir, back: bool) -> Result<bool> {
+    pub(super) fn write_index(
+        &self,
+        git: &Git,
+        work: &Dir,
+        user: &Dir,
+        back: bool,
+    ) -> Result<bool> {
         seed::copy(user, work, INDEX)?;
         for entry in user.entries()? {
             if entry.name.starts_with(b"sharedindex.") {

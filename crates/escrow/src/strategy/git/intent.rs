@@ -15,10 +15,13 @@ use super::replace::{self, Replacement};
 use super::repository::{RefMove, Refs, Repository, USED, line};
 use crate::fs::{Cause, Dir, remove};
 use crate::model::text::Location;
-use crate::model::{Conflict, ResourcePath};
+use crate::model::{Choice, Conflict, ResourcePath};
 
 /// The git directory with the settings, in the area of a commit.
 pub(super) const SETTINGS: &str = "settings";
+
+/// A mark in the area of a commit: its undo leaves the repository as it is.
+const LEFT: &[u8] = b"left";
 
 /// What a release does to the repository.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -110,6 +113,7 @@ impl GitIntent {
     /// Where the repository moved on since.
     pub(super) fn check_undo(&self, git: &Git) -> Result<Vec<Conflict>> {
         let mut conflicts = replace::check(&self.release.files)?;
+        let files = conflicts.len();
         let values = self.values(git)?;
         for one in &self.release.moves {
             let now = values.get(&one.name).cloned();
@@ -137,7 +141,33 @@ impl GitIntent {
             let what = "the checkout is on another branch by now";
             conflicts.push(conflict("HEAD", what)?);
         }
+        // A branch that went on is not moved back, and the rest of a history goes with it.
+        let history = conflicts.drain(files..);
+        let history: Vec<Conflict> = history.map(|one| one.choosing(Choice::Neither)).collect();
+        conflicts.extend(history);
         Ok(conflicts)
+    }
+
+    /// What it moves, as paths of the resource.
+    pub(super) fn rows(&self) -> Result<Vec<ResourcePath>> {
+        let moves = self.release.moves.iter().map(|one| in_git_dir(&one.name));
+        let index = (!self.release.index.is_empty()).then(|| in_git_dir("index"));
+        moves.chain(index).collect()
+    }
+
+    /// Notes whether the next undo leaves all of it where it is.
+    pub(super) fn leave(&self, all: bool) -> Result<()> {
+        let area = self.area()?;
+        remove::remove(&area, LEFT)?;
+        if all {
+            area.create(LEFT, 0o600)?;
+        }
+        Ok(area.sync()?)
+    }
+
+    /// Whether an undo leaves it where it is.
+    pub(super) fn is_left(&self) -> Result<bool> {
+        Ok(self.area()?.stat(LEFT)?.is_some())
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {

@@ -335,7 +335,7 @@ impl Making<'_> {
         match call.args([&check, &pack]).run() {
             Err(StrategyError::Git { said, .. }) => {
                 let why = format!("git finds its objects malformed: {said}");
-                return Err(super::refused("release this history", &why));
+                return Err(super::refused("commit this history", &why));
             }
             checked => checked.map(drop)?,
         }

@@ -14,12 +14,15 @@
 //! A release is that of the files, then objects, references and index ([`release`]). In the user's repository there is
 //! one reference, `refs/escrow/<plan>-<resource>`, which keeps the base alive; nothing else before a release.
 
+mod between;
 mod clean;
 mod command;
 mod databases;
 mod history;
+mod ignored;
 mod index;
 mod intent;
+mod keep;
 mod locks;
 mod make;
 mod modules;
@@ -35,20 +38,22 @@ mod trees;
 mod work;
 
 pub(crate) use databases::tracked;
+pub(crate) use ignored::{ignored_files, ignored_paths};
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use self::clean::CleanTree;
 use self::command::Git;
 use self::intent::GitIntent;
+use self::keep::keep_ref;
 use self::modules::Module;
 use self::options::GitOptions;
-use self::repository::{Head, RefMove, Repository};
+use self::repository::{Head, Repository};
 use self::session::GitSession;
 use super::error::{Result, StrategyError};
 use super::tree;
@@ -56,12 +61,12 @@ use super::tree_commit::onto;
 use super::{
     Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, LiveView, Outcome,
     Probe, Remember, RollbackReport, Sandbox, Session, Snapshot, Strategy, Target, TargetLocation,
-    unsupported,
+    UndoChoices, UndoPlan, unsupported,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::text::{Location, escape};
-use crate::model::{Conflict, PlanId, ResourceId, ResourcePath, SandboxRef};
+use crate::model::{Conflict, ResourcePath, SandboxRef};
 
 const NAME: &str = "git_worktree";
 const SEED: &[u8] = b"seed";
@@ -247,6 +252,8 @@ impl GitWorktree {
         }
         let databases = databases::among(at, &request.target.carved);
         databases::leave_out(&databases, &area.subdir(SEED)?)?;
+        let place = (at, repository.objects());
+        databases::hold(git, &databases, place, &area.subdir(SEED)?)?;
         modules::fill(git, &modules, &area.subdir(SEED)?)?;
         let mut target = request.target.clone();
         target.carved.push(git_dir());
@@ -483,8 +490,8 @@ impl Strategy for GitWorktree {
         match commit_intent(intent)? {
             Some(intent) => {
                 let kept = match &intent.repository {
-                    Some(repository) => repository.undo(self.git()?)?,
-                    None => Vec::new(),
+                    Some(repository) if !repository.is_left()? => repository.undo(self.git()?)?,
+                    _ => Vec::new(),
                 };
                 let below = self.below(&intent.below)?;
                 let mut undone = below.undo(&intent.files, observer)?;
@@ -511,6 +518,10 @@ impl Strategy for GitWorktree {
         self.below(&below)?.outcome(&files)
     }
 
+    fn takes_in_later(&self, _sandbox: &SandboxRef) -> bool {
+        false
+    }
+
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
         let Some(intent) = commit_intent(intent)? else {
             return Ok(Vec::new());
@@ -520,6 +531,37 @@ impl Strategy for GitWorktree {
             conflicts.extend(repository.check_undo(self.git()?)?);
         }
         Ok(conflicts)
+    }
+
+    fn plan_undo(&self, intent: &Intent, choices: &UndoChoices, record: bool) -> Result<UndoPlan> {
+        let Some(commit) = commit_intent(intent)? else {
+            return Ok(UndoPlan::default());
+        };
+        let (history, files): (BTreeSet<_>, BTreeSet<_>) = choices
+            .leave
+            .iter()
+            .cloned()
+            .partition(|path| path.lies_in(&git_dir()));
+        let files = UndoChoices {
+            leave: files,
+            ..choices.clone()
+        };
+        let mut plan = self
+            .below(&commit.below)?
+            .plan_undo(&commit.files, &files, record)?;
+        if let Some(repository) = &commit.repository {
+            let rows = repository.rows()?;
+            let all = !history.is_empty() && rows.iter().all(|row| history.contains(row));
+            if !all && !history.is_empty() {
+                let why = "its branches and its index go back together: `.git/**` names them";
+                return Err(refused("take a part of a history back", why));
+            }
+            if record {
+                repository.leave(all)?;
+            }
+            plan.paths.extend(rows);
+        }
+        Ok(plan)
     }
 
     fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
@@ -568,115 +610,4 @@ impl Strategy for GitWorktree {
         let mut all = all.iter();
         all.try_for_each(|one| self.forget(one, &name, area.as_ref()))
     }
-}
-
-/// The reference that keeps the base of a sandbox alive.
-fn keep_ref(plan: PlanId, resource: ResourceId) -> String {
-    format!("refs/escrow/{plan}-{resource}")
-}
-
-impl GitWorktree {
-    /// The repositories in which a sandbox of this resource may have been begun.
-    fn begun(&self, target: &Target) -> Result<Vec<Repository>> {
-        // Without git, or in what is no repository to it, nothing was begun.
-        let (Some(at), Ok(git)) = (target.path(), self.git.get_or_init(Git::find)) else {
-            return Ok(Vec::new());
-        };
-        let Some(repository) = Repository::there(git, at)? else {
-            return Ok(Vec::new());
-        };
-        let modules = modules::git_dirs(&repository)?;
-        let modules = modules.iter().map(|dir| Repository::in_dir(git, dir));
-        modules.chain([Ok(repository.clone())]).collect()
-    }
-
-    /// Keeps the base of a new sandbox alive, whatever the user's git collects.
-    fn keep(
-        &self,
-        request: &CreateRequest<'_>,
-        repository: &Repository,
-        head: &Head,
-        area: &Dir,
-    ) -> Result<()> {
-        let (git, name) = (
-            self.git()?,
-            keep_ref(request.plan_id, request.target.resource_id),
-        );
-        let repository = repository.shared();
-        repository.settle_locks(&name, area)?;
-        let old = repository.value(git, &name)?;
-        if head.commit.is_none() || old == head.commit {
-            return Ok(());
-        }
-        let kept = RefMove {
-            name,
-            old,
-            new: head.commit.clone(),
-        };
-        repository.move_refs(git, &[kept], "escrow: keep the base", Some(area))
-    }
-
-    /// Removes the reference that kept the base alive.
-    fn forget(&self, repository: &Repository, name: &str, area: Option<&Dir>) -> Result<()> {
-        let git = self.git()?;
-        if let Some(area) = area {
-            repository.settle_locks(name, area)?;
-        }
-        // Only a process of ours can have locked it: one that died, or a git that could not remove its lock.
-        let lock = history::path_of(format!("{name}.lock").as_bytes())?;
-        let shared = Dir::open(repository.common())?;
-        let unlock = || match shared.stat_path(&lock)? {
-            Some(_) => {
-                let (parent, name) = shared.parent(&lock)?;
-                parent.unlink(name)
-            }
-            None => Ok(()),
-        };
-        unlock()?;
-        if let Some(old) = repository.value(git, name)? {
-            let gone = RefMove {
-                name: name.to_owned(),
-                old: Some(old),
-                new: None,
-            };
-            repository.move_refs(git, &[gone], "escrow: cleanup", area)?;
-        }
-        unlock()?;
-        // The directory of the last such reference goes with it, and that of their reflogs, which some settings ask for.
-        for above in ["logs/refs", "refs"] {
-            let above = match Dir::open(&repository.common().join(above)) {
-                Err(error) if error.is_absent() => continue,
-                above => above?,
-            };
-            match above.remove_dir(b"escrow") {
-                Err(error) if error.is(Errno::NOTEMPTY) => above.subdir(b"escrow")?.sync()?,
-                Err(error) if error.is_absent() => above.sync()?,
-                done => done.and_then(|()| above.sync())?,
-            }
-        }
-        // Git syncs no directory; a reference that came back after a power cut would stay for ever.
-        shared.sync()?;
-        Ok(())
-    }
-}
-
-/// Which of these directories the checkout at `root` ignores, by the rules in it; none where git cannot tell.
-pub(crate) fn ignored_dirs(root: &Path, dirs: &[ResourcePath]) -> Vec<ResourcePath> {
-    let ask = || {
-        let git = Git::find().ok()?;
-        let repository = Repository::there(&git, root).ok()??;
-        // That they are directories is said by the slash: in the original they may be missing.
-        let names = dirs.iter().map(|dir| [dir.as_bytes(), b"/\0"].concat());
-        let call = repository.call(&git).args([Path::new("-C"), root]);
-        let call = call.args(["--work-tree=.", "check-ignore", "-z", "--stdin"]);
-        call.input(names.collect::<Vec<_>>().concat()).ask().ok()?
-    };
-    let said = ask().unwrap_or_default();
-    let names = said
-        .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty());
-    let paths = names.map(|name| name.strip_suffix(b"/").unwrap_or(name));
-    paths
-        .filter_map(|name| ResourcePath::parse(name).ok())
-        .collect()
 }

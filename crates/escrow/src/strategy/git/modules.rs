@@ -5,19 +5,22 @@
 //! user's submodule does not have, a commit of the plan refuses what belongs to it, with the reason. A submodule, or a linked worktree, that is made inside has its git directory in the private one, so its
 //! `.git` would lead nowhere: it is refused too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::super::Sandbox;
 use super::super::error::{Result, StrategyError};
 use super::command::Git;
-use super::history::{path_of, read_file};
+use super::history::{History, path_of, read_file};
 use super::place::Place;
 use super::repository::{Head, Repository, is_id, line, read_refs, read_settings, subdir};
 use super::seed;
-use super::trees::Pointers;
+use super::session::GitSession;
+use super::trees::{self, Pointers};
 use crate::fs::{Dir, state_dir};
 use crate::model::{Change, ChangeKind, ResourcePath};
 
@@ -172,6 +175,50 @@ impl Module {
         let loose = read(branch)?.map(|id| line(&id)).filter(|id| is_id(id));
         let packed = read_refs(&read("packed-refs")?.unwrap_or_default())?;
         Ok(loose.as_ref().or(packed.get(branch)) == self.head.commit.as_ref())
+    }
+}
+
+/// Says of each submodule in which something was committed inside that this keeps the checkout from being released. `recorded`
+/// says whether the history of the checkout, or its index, names such a commit too: then it does not help to move the HEAD of
+/// the submodule back.
+fn changes(
+    modules: &[Module],
+    private: &dyn Sandbox,
+    recorded: impl Fn(&Module) -> Result<bool>,
+) -> Result<Vec<Change>> {
+    let mut found = Vec::new();
+    for module in modules {
+        if module.is_unmoved(private)? {
+            continue;
+        }
+        let line = "what was committed in it is not released, and keeps this checkout from being committed";
+        let detail = json!({
+            "submodule": module.files,
+            "was": module.head.commit,
+            "recorded": recorded(module)?,
+            "released": false,
+            "lines": [line],
+        });
+        let path = path_of(&[b".git/", module.at.as_bytes()].concat())?;
+        found.push(Change::opaque(path, ChangeKind::Modified, detail));
+    }
+    Ok(found)
+}
+
+impl GitSession {
+    /// The submodules in which something was committed.
+    pub(super) fn moved_modules(&self, history: &History, scratch: &Dir) -> Result<Vec<Change>> {
+        changes(&self.sandbox.modules, &*self.private, |module| {
+            let path = module.files().as_bytes().to_vec();
+            let (before, after) = self.index(history, scratch)?.of(&path);
+            let of = |head: &Head| match &head.commit {
+                Some(id) => {
+                    trees::entries(|| history.call(&self.program), id, slice::from_ref(&path))
+                }
+                None => Ok(BTreeMap::new()),
+            };
+            Ok(before != after || of(&self.sandbox.head)? != of(&history.head)?)
+        })
     }
 }
 

@@ -134,7 +134,7 @@ impl Named<'_> {
                 path,
             };
             if file.old.as_ref().is_some_and(|old| !old.is_file()) {
-                let what = format!("release '{}'", change.path);
+                let what = format!("commit '{}'", change.path);
                 return Err(super::refused(
                     &what,
                     "the user has something there that is no file",
@@ -307,7 +307,7 @@ fn change(
     let path = in_git_dir(name)?;
     lines.insert(
         0,
-        format!("stays in the sandbox; `escrow commit --only {path}` releases it"),
+        format!("stays in the sandbox; `escrow commit --only {path}` commits it"),
     );
     let detail = json!({"by_name": true, "runs_later": true, "released": false, "lines": lines,
         "digest": digest});

@@ -96,6 +96,12 @@ pub(super) struct Look<'a> {
 }
 
 impl Found {
+    /// Whether the histories say what becomes of a file that both sides changed.
+    pub(super) fn settles(&self, path: &ResourcePath) -> bool {
+        let contested = self.contested.iter().any(|one| one.path == *path);
+        contested || self.merged.contains_key(path)
+    }
+
     /// Everything that contradicts it.
     pub(super) fn conflicts(&self) -> impl Iterator<Item = Conflict> {
         let diverged = self.diverged.iter().cloned();
@@ -138,16 +144,16 @@ impl Look<'_> {
         for name in ["objects/info/alternates", "shallow"] {
             if self.is_changed(name)? {
                 let why = format!("'.git/{name}' was changed inside");
-                return Err(super::refused("release this history", &why));
+                return Err(super::refused("commit this history", &why));
             }
         }
         let all = self.sandbox.options.all_refs;
         let odd = self.history.odd_refs.iter().filter(|_| all);
         if let Some(name) = self.history.odd_head.iter().chain(odd).next() {
             let why = format!(
-                "'{name}' is no name of a reference that can be released; rename it inside"
+                "'{name}' is no name of a reference that can be committed; rename it inside"
             );
-            return Err(super::refused("release this history", &why));
+            return Err(super::refused("commit this history", &why));
         }
         let (base, user) = (&self.sandbox.head, self.sandbox.repository.head(self.git)?);
         let mut found = Found::default();
@@ -368,11 +374,13 @@ impl Look<'_> {
                 let what = "it is staged on both sides, and not alike";
                 found.staged.push(Conflict::of(at.clone(), what));
             }
+            // Of a database that is only a mark of ours.
+            let skip = private.skips(&path) && !self.sandbox.databases.contains(&at);
             found.index.push(IndexChange {
                 path: at,
                 old: now,
                 new,
-                skip: private.skips(&path),
+                skip,
             });
         }
         Ok(())

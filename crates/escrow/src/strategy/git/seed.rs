@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use super::super::error::{Result, StrategyError};
 use super::command::Git;
@@ -94,8 +96,8 @@ pub(super) fn fill(git: &Git, repository: &Repository, head: &Head, to: &Dir) ->
         dir.make_dir(name.as_bytes(), 0o755)?;
     }
     to.subdir(b"escrow")?.make_dir(b"objects", 0o755)?;
-    let borrowed = format!("../{BORROWED}\n");
-    write(&objects.subdir(b"info")?, "alternates", borrowed.as_bytes())?;
+    let borrowed = alternates(repository.git_dir.as_path());
+    write(&objects.subdir(b"info")?, "alternates", &borrowed)?;
     let at = match (&head.branch, &head.commit) {
         (Some(branch), _) => format!("ref: {branch}\n"),
         (None, Some(commit)) => format!("{commit}\n"),
@@ -127,6 +129,18 @@ pub(super) fn fill(git: &Git, repository: &Repository, head: &Head, to: &Dir) ->
         }
     }
     Ok(())
+}
+
+/// Where the objects of a git directory at `git_dir` are too. The absolute path is for libraries that read the file as if it
+/// counted from their current directory (GitPython); the other one holds wherever the directory is seen.
+fn alternates(git_dir: &Path) -> Vec<u8> {
+    let relative = format!("../{BORROWED}\n").into_bytes();
+    let absolute = git_dir.join(BORROWED);
+    let absolute = absolute.as_os_str().as_bytes();
+    match absolute.contains(&b'\n') {
+        true => relative,
+        false => [absolute, b"\n", &relative].concat(),
+    }
 }
 
 /// A git directory that holds the settings of another one, and nothing else.

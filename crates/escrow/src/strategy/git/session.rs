@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::super::{
-    Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, RestoreRequest,
-    Sandbox, Snapshot, StagedCommit, unsupported,
+    Access, BothSides, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions,
+    RestoreRequest, Sandbox, Snapshot, StagedCommit, unsupported,
 };
 use super::command::Git;
 use super::history::{self, Compared, History, RefState, STASH, is_released};
@@ -25,8 +25,8 @@ use super::release::{Found, Look};
 use super::repository::{Head, Repository, line, path_text};
 use super::work::Work;
 use super::{
-    Both, CommitIntent, FILES, GIT, GIT_DIR, GitMetadata, NAME, RestoreIntent, git_dir, parse,
-    refused, seed,
+    Both, CommitIntent, FILES, GIT, GIT_DIR, GitMetadata, NAME, RestoreIntent, commit_intent,
+    git_dir, parse, refused, seed,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -63,15 +63,27 @@ pub(super) struct LastLook {
 
 /// A state of both, with where the history was.
 #[derive(Serialize, Deserialize)]
-struct GitSnapshot {
+pub(super) struct GitSnapshot {
     #[serde(flatten)]
-    both: Both<Snapshot>,
+    pub(super) both: Both<Snapshot>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    history: Option<RefState>,
+    pub(super) history: Option<RefState>,
 }
 
 impl GitSession {
+    /// Refuses a checkout whose git directory went: the history inside is made of what it has.
+    fn check_there(&self) -> Result<()> {
+        let user = self.sandbox.repository.objects();
+        match Dir::open(&user) {
+            Err(error) if error.is_absent() => Err(StrategyError::Gone {
+                original: self.sandbox.repository.git_dir.clone(),
+            }),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     fn history(&self) -> Result<History> {
+        self.check_there()?;
         let user = self.sandbox.repository.objects();
         History::read(&*self.private, self.sandbox.seed.as_path().to_owned(), user)
     }
@@ -89,7 +101,7 @@ impl GitSession {
     }
 
     /// Gives a directory for objects and an index that are only looked at. Several may look at once, so each has its own.
-    fn with_scratch<T>(&self, look: impl FnOnce(&Dir) -> Result<T>) -> Result<T> {
+    pub(super) fn with_scratch<T>(&self, look: impl FnOnce(&Dir) -> Result<T>) -> Result<T> {
         let area = Dir::open(self.sandbox.area.as_path())?;
         let thread = std::thread::current().id();
         let name = format!("scratch-{}-{thread:?}", std::process::id()).into_bytes();
@@ -126,7 +138,7 @@ impl GitSession {
         work.tree(files)
     }
 
-    fn index(&self, history: &History, scratch: &Dir) -> Result<PrivateIndex> {
+    pub(super) fn index(&self, history: &History, scratch: &Dir) -> Result<PrivateIndex> {
         let format = self.sandbox.repository.format.as_str();
         let base = (&self.sandbox.head, format);
         PrivateIndex::read(&self.program, history, &*self.private, base, scratch)
@@ -257,7 +269,9 @@ impl Sandbox for GitSession {
                     }
                     work => work?.map(|_| BECOMES_COMMIT.to_owned()),
                 };
-                self.changes(&history, line.as_deref(), scratch)
+                let mut changes = self.changes(&history, line.as_deref(), scratch)?;
+                changes.extend(self.moved_modules(&history, scratch)?);
+                Ok(changes)
             })?;
             return Ok(joined(&files, changes));
         }
@@ -272,6 +286,16 @@ impl Sandbox for GitSession {
         let mut digests = self.files.digests(&files)?;
         digests.extend(history.into_iter().filter_map(digest));
         Ok(digests)
+    }
+
+    fn keep_bases(&self, changes: &[Change]) -> Result<()> {
+        let own = changes.iter().filter(|one| !is_history(one)).cloned();
+        self.files.keep_bases(&own.collect::<Vec<_>>())
+    }
+
+    fn both_sides(&self, changes: &[Change]) -> Result<BothSides> {
+        let own = changes.iter().filter(|one| !is_history(one)).cloned();
+        self.files.both_sides(&own.collect::<Vec<_>>())
     }
 
     fn rollback(&self, observer: &dyn Observer) -> Result<String> {
@@ -330,13 +354,24 @@ impl Sandbox for GitSession {
     }
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
-        // Git merges by itself.
         let files = PreviewOptions {
             merge: false,
             ..options.clone()
         };
         let mut preview = self.files.preview(&files)?;
         let (last, changes) = self.look(&preview)?;
+        if options.merge {
+            // Git merges what was committed; what was not is merged as in any directory.
+            let both = preview.conflicts.iter().map(|one| one.path.clone());
+            let (settled, left): (BTreeSet<_>, BTreeSet<_>) =
+                both.partition(|path| last.found.settles(path));
+            if !left.is_empty() {
+                preview = self.files.preview(&PreviewOptions {
+                    settled,
+                    ..options.clone()
+                })?;
+            }
+        }
         preview
             .conflicts
             .retain(|one| !last.found.merged.contains_key(&one.path));
@@ -369,7 +404,7 @@ impl Sandbox for GitSession {
                     "it stays in the sandbox, and what it holds goes with that; `git stash pop` inside brings it back"
                 }
                 _ => {
-                    "it stays in the sandbox: only the branch that was checked out is released, without `refs: all`"
+                    "it stays in the sandbox: only the branch that was checked out is committed, without `refs: all`"
                 }
             };
             preview.notes.push(PreviewNote {
@@ -501,7 +536,19 @@ impl Sandbox for GitSession {
         Ok(Intent(tree::stored(&staged)))
     }
 
+    fn take_in(&self, intent: &Intent) -> Result<()> {
+        let Some(commit) = commit_intent(intent)? else {
+            return Ok(());
+        };
+        self.files.take_in(&commit.files)?;
+        match &commit.repository {
+            Some(repository) if !repository.is_left()? => self.take_in_history(repository),
+            _ => Ok(()),
+        }
+    }
+
     fn access(&self) -> Result<Access> {
+        self.check_there()?;
         let mut access = self.files.access()?;
         // Files without their git directory are no place to work in.
         access.cwd = access.cwd.filter(|_| self.live);
@@ -539,39 +586,6 @@ impl Sandbox for GitSession {
 }
 
 impl GitSession {
-    /// The changes of the history between two states.
-    fn since(
-        &self,
-        history: History,
-        from: Option<GitSnapshot>,
-        to: Option<GitSnapshot>,
-        line: Option<&str>,
-    ) -> Result<Vec<Change>> {
-        let state = |one: Option<GitSnapshot>| one.map(|one| one.history);
-        let base = RefState::new(&self.sandbox.head);
-        let (before, after) = match (state(from), state(to)) {
-            // One that an earlier version of Escrow took says nothing of the history.
-            (Some(None), _) | (_, Some(None)) => return Ok(Vec::new()),
-            (from, to) => (from.flatten().unwrap_or(base), to.flatten()),
-        };
-        let before = history.clone().at(before);
-        let after = match after {
-            Some(state) => history.at(state),
-            None => history,
-        };
-        let compared = Compared {
-            head: &before.head,
-            refs: &before.refs,
-            branch: self.sandbox.head.branch.as_deref(),
-            all: self.sandbox.options.all_refs,
-        };
-        let mut changes = after.changes(&self.program, &compared)?;
-        if let Some(line) = line {
-            after.note_work(&mut changes, &compared, line)?;
-        }
-        Ok(changes)
-    }
-
     fn prepare_release(
         &self,
         last: Option<LastLook>,
@@ -646,7 +660,7 @@ fn check_part<'a>(
             "{why}; `--exclude '.git/**'` leaves the history in the sandbox, and the files arrive uncommitted"
         );
         Err(refused(
-            &format!("release the history without '{path}'"),
+            &format!("commit the history without '{path}'"),
             &why,
         ))
     };

@@ -112,7 +112,7 @@ pub(super) fn hide_below<'a>(
                 "the directory '{}' lies in a layer that another plan shares; commit when no command runs",
                 change.path
             );
-            return Err(unsupported(NAME, "be released with --live", &why));
+            return Err(unsupported(NAME, "be committed with --live", &why));
         }
         xattr::set(&EntryHandle::of(&dir), OPAQUE.as_bytes(), b"y")
             .map_err(|errno| dir.error("mark as opaque", b"", Cause::Os(errno)))?;

@@ -21,7 +21,7 @@ use super::{NAME, OpenLayers, OverlayMetadata, area_of, base, diff, open};
 use super::{clear, live_checkpoint, squash};
 use crate::event::Observer;
 use crate::failpoints;
-use crate::fs::{Dir, exposure, remove};
+use crate::fs::{Dir, exposure, remove, workspace};
 use crate::model::text::Location;
 use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
 use crate::strategy::live_restore::{self, PathVersion};
@@ -30,6 +30,11 @@ use crate::strategy::tree_commit::{Released, forget_bases, hand_on_bases};
 
 /// A stack of more layers is flattened: a kernel mounts 500, and forks and restores lay one more over a snapshot.
 const MOST: usize = 400;
+/// One of so many, and of twice as many, and so on, is flattened where it holds little: everything that is done in it asks
+/// each of its layers.
+const MANY: usize = 32;
+/// So much is little, in bytes.
+const LITTLE: u64 = 16 << 20;
 /// Where that fails, the next checkpoint tries again, until there are so many.
 const FULL: usize = 480;
 
@@ -141,6 +146,18 @@ pub(super) fn lay_over(area: &Dir, below: &LayerStack, number: u32) -> Result<()
     Ok(room.sync()?)
 }
 
+/// Whether the layers in use hold little, all in all.
+fn holds_little(open: &OpenLayers) -> Result<bool> {
+    let mut held = 0;
+    for layer in &open.now.layers {
+        held += workspace::measured(layer.open(&open.area)?.path()).private;
+        if held > LITTLE {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Whether nothing was done in a layer since it was laid over this one.
 fn is_unused(top: &Dir, below: &Dir) -> Result<bool> {
     Ok(top.entries()?.is_empty()
@@ -160,7 +177,8 @@ pub(super) fn checkpoint(open: &OpenLayers) -> Result<Snapshot> {
         open.area.sync_file_system()?;
     }
     let mut flat = None;
-    if now.layers.len() >= MOST {
+    let many = now.layers.len().is_multiple_of(MANY) && holds_little(open)?;
+    if many || now.layers.len() >= MOST {
         match squash::flatten(open, now.next, &|_| true) {
             Ok(()) => {
                 now.layers = vec![LayerRef::own(now.next)];

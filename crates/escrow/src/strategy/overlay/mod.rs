@@ -21,6 +21,7 @@ mod live_checkpoint;
 mod probe;
 mod squash;
 mod stack;
+mod take_in;
 mod unusable;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -39,9 +40,9 @@ use super::tree_commit::onto::{self, TreeBase};
 use super::tree_commit::{OriginalBase, Released, Releases, StageRequest, TreePreview};
 use super::tree_strategy::{TreeKind, TreeSession};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent, Mount,
-    PrepareRequest, Preview, PreviewOptions, Probe, Remember, RestoreRequest, Sandbox, Session,
-    Snapshot, StagedCommit, Target,
+    Access, Base, BothSides, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Intent,
+    Mount, PrepareRequest, Preview, PreviewOptions, Probe, Remember, RestoreRequest, Sandbox,
+    Session, Snapshot, StagedCommit, Target,
 };
 use super::{tree_commit, tree_digest};
 use crate::event::Observer;
@@ -283,6 +284,26 @@ impl TreeSession<Overlay> {
         Ok(found)
     }
 
+    /// Gives what changes are released into, and what is known of it.
+    fn with_base<T>(&self, work: impl FnOnce(&Dir, &dyn OriginalBase) -> Result<T>) -> Result<T> {
+        let open = open(&self.reference)?;
+        let (upper, lower) = (&open.upper, &open.lower);
+        let onto = onto::open(open.onto.as_ref())?;
+        let to = onto.as_ref().unwrap_or(lower);
+        let (moves, released, gone) = (self.moves(to)?, self.released(&open)?, HashSet::new());
+        let releases = Releases {
+            released: &released,
+            original: to,
+            moved: &moves,
+        };
+        if onto.is_some() {
+            let tree = lower;
+            return work(to, &TreeBase { tree, releases });
+        }
+        let base = base::LayerBase::open((&open.area, upper), lower, &gone, releases)?;
+        work(to, &base)
+    }
+
     fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
         let open = open(&self.reference)?;
         let (upper, lower) = (&open.upper, &open.lower);
@@ -378,19 +399,11 @@ impl Sandbox for TreeSession<Overlay> {
     }
 
     fn keep_bases(&self, changes: &[Change]) -> Result<()> {
-        let open = open(&self.reference)?;
-        if open.onto.is_some() {
-            return Ok(());
-        }
-        let (upper, lower) = (&open.upper, &open.lower);
-        let (moves, released, gone) = (self.moves(lower)?, self.released(&open)?, HashSet::new());
-        let releases = Releases {
-            released: &released,
-            original: lower,
-            moved: &moves,
-        };
-        let base = base::LayerBase::open((&open.area, upper), lower, &gone, releases)?;
-        tree_commit::keep_bases(lower, changes, &base)
+        self.with_base(|to, base| tree_commit::keep_bases(to, changes, base))
+    }
+
+    fn both_sides(&self, changes: &[Change]) -> Result<BothSides> {
+        self.with_base(|to, base| tree_commit::both_sides(to, changes, base))
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
@@ -480,6 +493,14 @@ impl Sandbox for TreeSession<Overlay> {
         let open = open(&self.reference)?;
         let released = self.released(&open)?;
         checkpoints::prepare_discard(&open, &self.reference, paths, &released)
+    }
+
+    fn take_in(&self, intent: &Intent) -> Result<()> {
+        let changed = self.diff(None, None)?.changes;
+        let changed = changed.into_iter().map(|change| change.path).collect();
+        let open = open(&self.reference)?;
+        tree_commit::take_in(intent, &changed, &take_in::TopLayer(&open))?;
+        Ok(open.area.sync_file_system()?)
     }
 
     /// Its layers become one directory only inside a private mount: outside there is no path.

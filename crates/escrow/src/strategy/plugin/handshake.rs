@@ -135,6 +135,8 @@ impl Handshake {
             promises: false,
             survives: said.survives.unwrap_or(true),
             retryable: said.retryable.unwrap_or(true),
+            // The protocol has no changes beside a sandbox.
+            reopens: false,
             checkpoints: said.checkpoints.unwrap_or(Checkpoints::Copy),
             // The protocol has no commits of parts.
             partial: false,

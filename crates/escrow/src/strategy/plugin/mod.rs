@@ -83,7 +83,7 @@ impl StoredIntent {
 /// A strategy that is a program.
 pub(in crate::strategy) struct Plugin {
     program: Arc<Program>,
-    /// Commits that the program refused by an answer that says that nothing was done.
+    /// Commits that the program answered with an error: nothing was done.
     refused: Mutex<BTreeSet<String>>,
 }
 
@@ -295,11 +295,9 @@ impl Strategy for Plugin {
                 answer.map(drop).map_err(|failed| match failed {
                     Failed::Broken(error) => StrategyError::Plugin(Box::new(error)),
                     Failed::Answered(answered) => {
-                        if answered.did_nothing() {
-                            let mut refused =
-                                self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-                            refused.insert(commit_id.clone());
-                        }
+                        let mut refused =
+                            self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                        refused.insert(commit_id.clone());
                         wire::error(&self.program, "commit", None, &answered)
                     }
                 })

@@ -150,12 +150,6 @@ impl WireError {
             kind => kind,
         }
     }
-
-    /// Whether it says that nothing was done: a failure of any other kind may have come in the middle.
-    pub(super) fn did_nothing(&self) -> bool {
-        let kinds = ["refused", "conflict", "gone", "replaced", "unsupported"];
-        self.kind().is_some_and(|kind| kinds.contains(&kind))
-    }
 }
 
 /// An error that a program answered with, as the engine knows it.

@@ -300,6 +300,7 @@ impl Strategy for HeldTransaction {
             promises: true,
             survives: false,
             retryable: false,
+            reopens: false,
             checkpoints: Checkpoints::Linear,
             exposes: Exposes::Url,
             strength: 2,
@@ -342,6 +343,14 @@ impl Strategy for HeldTransaction {
             );
         }
         vec![remark]
+    }
+
+    fn gone(&self, sandbox: &SandboxRef) -> Option<String> {
+        let metadata = tree::metadata::<HeldMetadata>(sandbox).ok()?;
+        match ask_holder(&metadata.area, &Request::Status, "say how it stands") {
+            Err(error @ StrategyError::HolderGone { .. }) => Some(error.to_string()),
+            _ => None,
+        }
     }
 
     fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {

@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original};
-use super::tree_commit::{Released, Releases, StageRequest, TreePreview};
+use super::tree_commit::{PlainTree, Released, Releases, StageRequest, TreePreview};
 use super::tree_strategy::{TreeKind, TreeSession};
 use super::{
-    Access, Capabilities, Checkpoints, CreateRequest, Created, Intent, PrepareRequest, Preview,
-    PreviewOptions, Probe, Remember, RestoreRequest, Sandbox, Session, Snapshot, StagedCommit,
-    Target, unsupported,
+    Access, BothSides, Capabilities, Checkpoints, CreateRequest, Created, Intent, PrepareRequest,
+    Preview, PreviewOptions, Probe, Remember, RestoreRequest, Sandbox, Session, Snapshot,
+    StagedCommit, Target, unsupported,
 };
 use super::{tree_commit, tree_digest};
 use crate::event::Observer;
@@ -367,6 +367,20 @@ impl Sandbox for TreeSession<Subvolume> {
         Ok(keep.to_vec())
     }
 
+    fn both_sides(&self, changes: &[Change]) -> Result<BothSides> {
+        let open = open(&self.reference)?;
+        let original = open.original.open()?;
+        let base = FrozenBase {
+            base: &open.base,
+            releases: Releases {
+                released: &self.released(&open)?,
+                original: &original,
+                moved: &self.moves(&original)?,
+            },
+        };
+        tree_commit::both_sides(&original, changes, &base)
+    }
+
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
         let found = self.look_at(options)?;
         Ok(self.found.keep(found))
@@ -400,6 +414,14 @@ impl Sandbox for TreeSession<Subvolume> {
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
         let open = open(&self.reference)?;
         VolumeSwitch::prepare(&open, &self.reference, request, self.live())
+    }
+
+    fn take_in(&self, intent: &Intent) -> Result<()> {
+        let changed = self.diff(None, None)?.changes;
+        let changed = changed.into_iter().map(|change| change.path).collect();
+        let open = open(&self.reference)?;
+        tree_commit::take_in(intent, &changed, &PlainTree(&open.tree))?;
+        Ok(open.area.sync_file_system()?)
     }
 
     fn access(&self) -> Result<Access> {

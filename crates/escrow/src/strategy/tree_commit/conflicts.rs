@@ -107,8 +107,7 @@ struct ConflictCheck<'a, S> {
     changes: &'a [Change],
     base: &'a dyn OriginalBase,
     carved: &'a [ResourcePath],
-    /// Whether text files that both sides changed are to be merged.
-    merges: bool,
+    options: &'a PreviewOptions,
     /// What contradicts the change that is looked at.
     conflicts: Vec<Conflict>,
     /// What both sides made of it, if it was merged.
@@ -143,7 +142,7 @@ pub(in crate::strategy) fn look<S: VersionSource>(
         changes,
         base,
         carved,
-        merges: options.merge,
+        options,
         conflicts: Vec::new(),
         merged: None,
     };
@@ -263,18 +262,17 @@ impl<'a, S: VersionSource> ConflictCheck<'a, S> {
         now: Option<&Meta>,
         what: &str,
     ) -> Result<()> {
-        let mut what = what.to_owned();
-        if let (Some(at), Some(now)) = (at, now) {
-            match self.settle(change, at, now)? {
-                Settled::Same => return Ok(()),
-                Settled::Merged(text) => {
-                    self.merged = Some(text);
-                    return Ok(());
-                }
-                Settled::No(None) => {}
-                Settled::No(Some(why)) => what = format!("{what}; {why}"),
+        let both = at.zip(now).map(|(at, now)| self.settle(change, at, now));
+        let settled = both.unwrap_or(Ok(Settled::No(NO_FILES)))?;
+        let what = match settled {
+            Settled::Same => return Ok(()),
+            Settled::Merged(text) => {
+                self.merged = Some(text);
+                return Ok(());
             }
-        }
+            Settled::No(why) if self.is_merged(change) => format!("{what}; {why}"),
+            Settled::No(_) => what.to_owned(),
+        };
         let theirs = match (now, at) {
             (Some(meta), Some((dir, name))) => Some(dir.facts(name, meta)?),
             (Some(meta), None) => Some(meta.facts()),
@@ -290,11 +288,11 @@ impl<'a, S: VersionSource> ConflictCheck<'a, S> {
     /// Whether there is nothing to choose between: both sides have the same there now, or what both changed can be merged.
     fn settle(&self, change: &Change, at: (&Dir, &[u8]), now: &Meta) -> Result<Settled> {
         let Some(new) = self.sandbox.meta(&change.path)? else {
-            return Ok(Settled::No(None));
+            return Ok(Settled::No(NO_FILES));
         };
         let (dir, name) = self.sandbox.parent(&change.path)?;
         if new.kind != now.kind {
-            return Ok(Settled::No(None));
+            return Ok(Settled::No(NO_FILES));
         }
         let (theirs, ours) = ((at.0, now), (&dir, &new));
         let same = || tree::same_content((&dir, name), at);
@@ -303,16 +301,19 @@ impl<'a, S: VersionSource> ConflictCheck<'a, S> {
         if fields.is_empty() {
             return Ok(Settled::Same);
         }
-        let files = change.old.is_some() && new.is_file();
-        if !self.merges || !files {
-            return Ok(Settled::No(None));
+        if !self.is_merged(change) || change.old.is_none() || !new.is_file() {
+            return Ok(Settled::No(NO_FILES));
         }
         if fields != [ChangedField::Content] || new.nlink.max(now.nlink) > 1 {
             let why = "it is not merged: mode, owner or attributes differ, or it has several names";
-            return Ok(Settled::No(Some(why)));
+            return Ok(Settled::No(why));
         }
         let merged = merge::merge(&change.path, self.base, (&dir, name), at)?;
-        Ok(merged.map_or_else(|why| Settled::No(Some(why)), Settled::Merged))
+        Ok(merged.map_or_else(Settled::No, Settled::Merged))
+    }
+
+    fn is_merged(&self, change: &Change) -> bool {
+        self.options.merge && !self.options.settled.contains(&change.path)
     }
 
     /// What stands at the path of a change; notes what contradicts it.
@@ -571,14 +572,17 @@ fn beside_conflicts(changes: &[Change], conflicts: &[Conflict]) -> Vec<Conflict>
     found
 }
 
+/// Why nothing is merged where there are not two files.
+const NO_FILES: &str = "only a file that was changed on both sides can be merged";
+
 /// How a path comes out that both sides changed.
 enum Settled {
     /// Both have the same.
     Same,
     /// This is what both made of it.
     Merged(Vec<u8>),
-    /// It is a conflict; why it could not be merged, if it was to be.
-    No(Option<&'static str>),
+    /// It is a conflict; why it cannot be merged.
+    No(&'static str),
 }
 
 fn is_gone(error: &FsError) -> bool {

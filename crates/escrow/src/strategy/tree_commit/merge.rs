@@ -162,7 +162,7 @@ fn current_text(
 }
 
 /// The content of a file, if it is a text that can be merged, and this user may read it.
-fn text((dir, name): (&Dir, &[u8])) -> Result<Option<Vec<u8>>> {
+pub(super) fn text((dir, name): (&Dir, &[u8])) -> Result<Option<Vec<u8>>> {
     let (file, meta) = match dir.file(name) {
         Err(error) if error.is(Errno::ACCESS) || error.is_absent() || error.leaves() => {
             return Ok(None);
@@ -187,7 +187,7 @@ fn began_from<'a>(path: &ResourcePath, base: &'a dyn OriginalBase) -> BaseText<'
 }
 
 /// The version from which a change began.
-fn base_text(path: &ResourcePath, base: &dyn OriginalBase) -> Result<Option<Vec<u8>>> {
+pub(super) fn base_text(path: &ResourcePath, base: &dyn OriginalBase) -> Result<Option<Vec<u8>>> {
     let (area, version) = match began_from(path, base) {
         BaseText::Unknown => return Ok(None),
         BaseText::In(tree) => {
@@ -250,7 +250,7 @@ pub(super) fn with_hunks(
         || !one_name(super::stat(original, path)?)
         || !one_name(sandbox.meta(path)?)
     {
-        let what = format!("release some hunks of '{path}'");
+        let what = format!("commit some hunks of '{path}'");
         let why = "only where nothing but the content of a file was changed, and it has one name; mark it as a whole";
         return Err(unsupported("a commit", &what, why));
     }
@@ -265,7 +265,7 @@ pub(super) fn with_hunks(
 }
 
 /// What both made of the lines of `base`; `None` where they changed the same lines, or lines next to each other.
-fn merge_lines(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn merge_lines(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
     let merge = TextMerge::from_lines(base, ours, theirs);
     let sides = |one| matches!(one, MergeResolution::Ours | MergeResolution::Theirs);
     let touches = merge.regions().windows(2).any(|pair| {

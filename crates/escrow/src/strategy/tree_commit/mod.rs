@@ -20,6 +20,9 @@
 //! | `unshare` | what the original still shares with the sandbox becomes its own |
 //! | `finish` | nothing of the sandbox shows in the original, and no inode is shared |
 //! | `undo` | the same backwards, from wherever it stopped |
+//! | `undo_apart` | the steps of an undo that are not one rename |
+//! | `undo_choices` | which changes an undo leaves, and which it merges with what changed since |
+//! | `take_in` | the new versions of an undone commit, in a sandbox again; `plain_sink`: in a plain tree |
 //! | `released` | what partial commits left, as the base of what their sandbox changes since |
 //! | `intent` | all of this on disk before the decision, record by record, known by its digest; `codec`: its values as bytes |
 //!
@@ -29,6 +32,8 @@
 //!   stage/0-old, …   a copy of the directory that a step removes, where it cannot be moved
 //!   intent           what is to be done, and how to take it back
 //!   finished         the same once it is done
+//!   texts/0, 1, …    the texts that it brought in the place of others, for an undo that merges
+//!   choices          what the next undo leaves and merges
 //!   made             while it is taken back: the steps that had been made
 //! ```
 //!
@@ -36,6 +41,7 @@
 //! half done knows of each step whether it was made.
 
 mod apply;
+mod both_sides;
 mod codec;
 mod conflicts;
 mod directories;
@@ -47,20 +53,28 @@ mod merge;
 pub(super) mod onto;
 mod overlaid;
 mod plain_databases;
+mod plain_sink;
 mod released;
 mod stage;
 mod steps;
+mod take_in;
 mod undo;
+mod undo_apart;
+mod undo_choices;
 mod unshare;
 
 pub(super) use apply::{apply, apply_and};
+pub(super) use both_sides::both_sides;
 pub(super) use conflicts::{EntryAt, OriginalBase, Releases, introduced, look};
 pub(super) use finish::finish;
 pub(super) use found::{LastPreview, StageRequest, TreePreview};
 pub(super) use merge::{BaseText, forget_bases, hand_on_bases, keep_bases};
+pub(super) use plain_sink::PlainTree;
 pub(super) use released::Released;
 pub(super) use stage::{StageSource, prepare};
+pub(super) use take_in::{VersionSink, take_in};
 pub(super) use undo::{check, undo};
+pub(super) use undo_choices::plan as plan_undo;
 
 use self::intent::{IntentRecords, IntentReference, RecordFileDigest};
 use super::Intent;

@@ -15,6 +15,7 @@ use super::conflicts::{OriginalBase, introduced};
 use super::flags::OriginalFlags;
 use super::intent::{self, FINISHED, INTENT, IntentEntry, IntentReference, RecordFileWriter};
 use super::steps::{PlannedStep, StagedContent, plan};
+use super::undo_choices::TextKeeper;
 use super::{
     CAPABILITY, KeptLink, StageRequest, VersionSource, check_loose, overlaid, stat, without,
 };
@@ -82,6 +83,7 @@ pub(in crate::strategy) fn prepare(
         unwritten: &unwritten,
     };
     let (mut slot, mut steps) = (0_u32, 0_usize);
+    let mut texts = TextKeeper::new(&area, &stage);
     let is_stuck = |path: &ResourcePath| match overlaid {
         true => overlaid::is_stuck(&root, path, &area),
         false => Ok(false),
@@ -91,6 +93,9 @@ pub(in crate::strategy) fn prepare(
             planned.old = Some(overlaid::lasting(&root, &planned.path, old)?);
         }
         steps += usize::from(staging.step(slot, &planned)?);
+        if !source.whole {
+            texts.keep(slot, planned.old)?;
+        }
         slot = slot.checked_add(1).ok_or_else(|| StrategyError::Damaged {
             what: "there are too many changes for one commit".to_owned(),
         })?;

@@ -14,18 +14,22 @@ use serde::{Deserialize, Serialize};
 use super::apply::{Touched, apply_metadata, is_as_left, open_parent, retime};
 use super::intent::{IntentEntry, IntentRecords, RenameStep};
 use super::stage::staged_path;
+use super::undo_choices::{Recorded, taken_back};
 use super::{DirUpdate, KeptLink, TreeIntent, plain_databases, sort, stat};
 use crate::failpoints;
 use crate::fs::atomic_file;
 use crate::fs::walk::look_at_all;
 use crate::fs::{Cause, Dir, Fingerprint, FsError, Meta, MovedEntries, MovedEntry};
 use crate::model::text::Location;
-use crate::model::{Conflict, EntryInfo, EntryKind, ResourcePath, sqlite_files};
+use crate::model::{Choice, Conflict, EntryKind, ResourcePath, sqlite_files};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Intent, PathSample, RollbackReport};
 
 /// Where the steps that were made are noted, in the area.
-const MADE: &[u8] = b"made";
+pub(super) const MADE: &[u8] = b"made";
+
+/// What is told of an entry that the commit did not put there.
+pub(super) const ADDED: &str = "added there since";
 
 /// What is told of an old version that is not in the area.
 const GONE: &str = "its old version is gone";
@@ -34,13 +38,13 @@ const GONE: &str = "its old version is gone";
 const ALTERED: &str = "its old version was changed since the commit, where it was kept for undo";
 
 /// Where in a directory a path of the original is to be found.
-type PathShift<'a> = &'a dyn Fn(&ResourcePath) -> ResourcePath;
+pub(super) type PathShift<'a> = &'a dyn Fn(&ResourcePath) -> ResourcePath;
 
 /// Where the original moved on since the commit, or where what undo needs is gone.
 pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Result<Vec<Conflict>> {
     let gone = |area: &Location| {
         let what = format!("what was kept for undo is gone from '{area}'");
-        Conflict::of(ResourcePath::root(), &what)
+        Conflict::of(ResourcePath::root(), &what).choosing(Choice::Neither)
     };
     let tree = match TreeIntent::read(intent) {
         Err(StrategyError::Fs(error)) if error.is_absent() => {
@@ -64,17 +68,28 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
         .collect();
     let look = |original: &mut Dir, step: RenameStep| -> Result<Vec<Conflict>> {
         let mut found = Vec::new();
-        let mut tell = |path: ResourcePath, what: &str, theirs: Option<EntryInfo>| {
-            found.push(Conflict::with(path, what, theirs));
+        let only_theirs = |path: &ResourcePath, what: &str, theirs| {
+            Conflict::with(path.clone(), what, theirs).choosing(Choice::Theirs)
         };
         let here: (&Dir, PathShift<'_>) = (original, &ResourcePath::clone);
         let exact = tree.finished.then_some(moved);
         let of = (records, &step);
+        let is_new = step.top.old.is_none();
         foreign(of, here, &linked, exact, &mut |path, what, now| {
-            tell(path, what, now.map(Meta::facts));
+            // What others put into a directory that the commit made stays, and the directory with it; what the commit
+            // added and others deleted is taken back already.
+            let (made, own) = (now.is_none(), path == step.top.path);
+            let facts = now.map(Meta::facts);
+            if !is_new && !own && what == ADDED {
+                // It can neither stay without the directory nor go back.
+                let what = "added there since, in a directory that the commit put in the place of something else";
+                found.push(Conflict::with(path, what, facts).choosing(Choice::Neither));
+            } else if !is_new || (!made && (own || what != ADDED)) {
+                found.push(Conflict::with(path, what, facts));
+            }
         })?;
         for (path, what, now) in databases(original, records, &step)? {
-            tell(path, &what, now.as_ref().map(Meta::facts));
+            found.push(only_theirs(&path, &what, now.as_ref().map(Meta::facts)));
         }
         let path = &step.top.path;
         let above = path.split().map(|(parent, _)| parent);
@@ -83,33 +98,41 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
             && !went
         {
             match error.is_absent() || error.leaves() {
-                true => tell(path.clone(), "its directory was deleted there since", None),
+                true if is_new => {}
+                true => found.push(only_theirs(
+                    path,
+                    "its directory was deleted there since",
+                    None,
+                )),
                 false => return Err(error.into()),
             }
         }
         match &stage {
             Some(stage) => altered(&tree, &step, stage, moved, &mut |path, what| {
-                tell(path, what, None);
+                found.push(only_theirs(&path, what, None));
             })?,
-            None if step.top.old.is_some() => tell(path.clone(), GONE, None),
+            None if step.top.old.is_some() => found.push(only_theirs(path, GONE, None)),
             None => {}
         }
         Ok(found)
     };
     let mut conflicts = Vec::new();
     let begin = || original.again().keeping();
-    look_at_all(begin, records.steps(), look, |found| {
+    let done = match Dir::open(tree.area.as_path()) {
+        Ok(area) => taken_back(&area)?,
+        Err(_) => HashSet::new(),
+    };
+    let steps = records.steps().filter(|step| !done.contains(&step.slot));
+    look_at_all(begin, steps, look, |found| {
         conflicts.extend(found);
         Ok(())
     })?;
-    let mut tell = |path: ResourcePath, what: &str, theirs: Option<EntryInfo>| {
-        conflicts.push(Conflict::with(path, what, theirs));
-    };
     for link in records.links() {
         let now = stat(&original, &link.path)?;
         if !now.is_some_and(|now| link.file.is(&now)) {
             let theirs = now.as_ref().map(Meta::facts);
-            tell(link.path, "replaced there since", theirs);
+            let replaced = Conflict::with(link.path, "replaced there since", theirs);
+            conflicts.push(replaced.choosing(Choice::Theirs));
         }
     }
     // The directory that holds a file is not part of it.
@@ -120,7 +143,8 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
         };
         if !is_as_left(&original, &dressing, &now)? {
             let what = "its mode, owner or attributes were changed there since";
-            tell(dressing.path, what, Some(now.facts()));
+            let changed = Conflict::with(dressing.path, what, Some(now.facts()));
+            conflicts.push(changed.choosing(Choice::Theirs));
         }
     }
     if stage.is_none() {
@@ -218,7 +242,7 @@ fn databases(
 
 /// Tells everything at the place of a step that the commit did not put there. `exact` compares to
 /// the ctime, but for what we moved ourselves.
-fn foreign(
+pub(super) fn foreign(
     (records, step): (&IntentRecords, &RenameStep),
     (root, shift): (&Dir, PathShift<'_>),
     linked: &HashSet<ResourcePath>,
@@ -231,7 +255,7 @@ fn foreign(
             return Ok(());
         }
         if let Some(now) = stat(root, &shift(&top.path))? {
-            tell(top.path.clone(), "added there since", Some(&now));
+            tell(top.path.clone(), ADDED, Some(&now));
         }
         return Ok(());
     }
@@ -266,7 +290,7 @@ fn foreign(
         for entry in root.dir(&shift(path))?.entries()? {
             let path = path.join(&entry.name);
             if !known.contains(&path) && !linked.contains(&path) {
-                tell(path, "added there since", Some(&entry.meta));
+                tell(path, ADDED, Some(&entry.meta));
             }
         }
     }
@@ -281,16 +305,22 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RollbackReport, Vec<
         return Ok(Default::default());
     }
     let mut undoing = UndoJob::begin(&tree)?;
-    for link in records.links().rev() {
-        let taken = undoing.unlink(&link);
+    let left = |path: &ResourcePath| undoing.choices.leave.contains(path);
+    let links: Vec<KeptLink> = records.links().filter(|link| !left(&link.path)).collect();
+    for link in links.iter().rev() {
+        let taken = undoing.unlink(link);
         undoing.note(taken);
     }
     let mut touched = Touched::default();
-    let mut parents: HashSet<ResourcePath> = records
-        .links()
+    let mut parents: HashSet<ResourcePath> = links
+        .iter()
         .filter_map(|link| link.path.split().map(|(parent, _)| parent))
         .collect();
-    for step in records.steps().rev() {
+    let left = undoing.choices.leave.clone();
+    let done = undoing.choices.done.clone();
+    let choices = Recorded::read(&Dir::open(tree.area.as_path())?)?;
+    let stays = |step: &RenameStep| choices.leaves(records, step) || done.contains(&step.slot);
+    for step in records.steps().rev().filter(|step| !stays(step)) {
         // One that cannot be taken back does not stop the others (rule C4).
         let taken = undoing.take_back(&step);
         undoing.note(taken);
@@ -307,7 +337,7 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RollbackReport, Vec<
     let still = touched.check(&undoing.original, |_| Ok(()));
     undoing.note(still);
     for dressing in records.directories() {
-        if !failpoints::bug("undo-forgets-directories") {
+        if !failpoints::bug("undo-forgets-directories") && !left.contains(&dressing.path) {
             let dressed = undoing.revert_metadata(&dressing, &parents);
             undoing.note(dressed);
         }
@@ -322,16 +352,19 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RollbackReport, Vec<
     Ok((undoing.done, undoing.moved))
 }
 
-struct UndoJob<'a> {
-    tree: &'a TreeIntent,
-    original: Dir,
-    stage: Dir,
-    linked: HashSet<ResourcePath>,
+pub(super) struct UndoJob<'a> {
+    pub(super) tree: &'a TreeIntent,
+    pub(super) original: Dir,
+    pub(super) stage: Dir,
+    pub(super) linked: HashSet<ResourcePath>,
+    pub(super) choices: Recorded,
     /// The slots of the steps that were made when the undo began.
     made: HashSet<u32>,
+    /// Those of new directories that are taken back entry by entry, since something in them stays.
+    apart: HashSet<u32>,
     /// Directories in which another process changed names since the commit.
     theirs: HashSet<ResourcePath>,
-    done: RollbackReport,
+    pub(super) done: RollbackReport,
     /// What was moved away and back: others must not take it for a change.
     moved: Vec<MovedEntry>,
     failure: Option<StrategyError>,
@@ -346,7 +379,9 @@ impl<'a> UndoJob<'a> {
             original,
             stage,
             linked: tree.records.links().map(|link| link.path).collect(),
+            choices: Recorded::read(&area)?,
             made: HashSet::new(),
+            apart: HashSet::new(),
             theirs: HashSet::new(),
             done: RollbackReport::default(),
             moved: Vec::new(),
@@ -355,15 +390,17 @@ impl<'a> UndoJob<'a> {
         let found = match read_found(&area)? {
             Some(found) => found,
             None => {
+                let made = undoing.look()?;
                 let found = UndoScan {
-                    made: undoing.look()?,
+                    apart: undoing.with_others(&made)?,
+                    made,
                     theirs: undoing.moved_by_others()?,
                 };
                 write_found(&area, &found)?;
                 found
             }
         };
-        (undoing.made, undoing.theirs) = (found.made, found.theirs);
+        (undoing.made, undoing.theirs, undoing.apart) = (found.made, found.theirs, found.apart);
         Ok(undoing)
     }
 
@@ -381,14 +418,26 @@ impl<'a> UndoJob<'a> {
         ))
     }
 
+    /// Whether a step was made; what others put in the place of something new is taken where that was chosen.
+    fn goes(&self, step: &RenameStep, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
+        let chosen = step.top.old.is_none() && self.choices.take.contains(&step.top.path);
+        is_made(step, there, staged) || (chosen && there.is_some() && staged.is_none())
+    }
+
     fn look(&self) -> Result<HashSet<u32>> {
         let begin = || self.original.again().keeping();
         let look = |original: &mut Dir, step: RenameStep| -> Result<_> {
             let (there, staged) = self.places(original, &step)?;
-            Ok(is_made(&step, &there, &staged).then_some(step.slot))
+            Ok(self.goes(&step, &there, &staged).then_some(step.slot))
         };
         let mut made = HashSet::new();
-        look_at_all(begin, self.tree.records.steps(), look, |slot| {
+        let stays = |step: &RenameStep| {
+            let choices = &self.choices;
+            choices.done.contains(&step.slot) || choices.leaves(&self.tree.records, step)
+        };
+        let steps = self.tree.records.steps();
+        let steps = steps.filter(|step| !stays(step));
+        look_at_all(begin, steps, look, |slot| {
             made.extend(slot);
             Ok(())
         })?;
@@ -397,7 +446,9 @@ impl<'a> UndoJob<'a> {
 
     /// The directories whose time is not the one that the commit left.
     fn moved_by_others(&self) -> Result<HashSet<ResourcePath>> {
-        let mut theirs = HashSet::new();
+        // A directory in which something stays as it is now keeps its time.
+        let left = self.choices.leave.iter().filter_map(ResourcePath::split);
+        let mut theirs: HashSet<ResourcePath> = left.map(|(parent, _)| parent).collect();
         if !self.tree.finished {
             return Ok(theirs);
         }
@@ -424,6 +475,12 @@ impl<'a> UndoJob<'a> {
     /// Takes one step back, if it was made, and names what is not ours in its slot. Another process may put
     /// or remove something there in between; then one looks again.
     fn take_back(&mut self, step: &RenameStep) -> Result<()> {
+        if self.apart.contains(&step.slot) {
+            return self.take_apart(step);
+        }
+        if self.choices.merged.contains_key(&step.slot) {
+            return self.put_merged(step);
+        }
         for _ in 0..8 {
             match self.try_back(step) {
                 Err(StrategyError::Fs(error))
@@ -437,7 +494,7 @@ impl<'a> UndoJob<'a> {
     fn try_back(&mut self, step: &RenameStep) -> Result<()> {
         let (path, slot) = (&step.top.path, step.slot());
         let (there, staged) = self.places(&self.original, step)?;
-        if is_made(step, &there, &staged) {
+        if self.goes(step, &there, &staged) {
             let Some((dir, name)) = open_parent(&self.original, path)? else {
                 return Err(gone(&self.original, path).into());
             };
@@ -490,10 +547,11 @@ impl<'a> UndoJob<'a> {
         let top = step.top.path.as_bytes().len();
         let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
         let (stage, kept) = (&self.stage, &mut self.done.kept);
+        let taken = &self.choices.take;
         let root: (&Dir, PathShift<'_>) = (stage, &shift);
         let of = (&self.tree.records, step);
         foreign(of, root, &self.linked, None, &mut |path, _, now| {
-            if now.is_some() {
+            if now.is_some() && !taken.contains(&path) {
                 let at = Location::from(stage.locate(&shift(&path)));
                 kept.push((path, at));
             }
@@ -596,12 +654,15 @@ fn has_old(step: &RenameStep, staged: &Option<Meta>) -> bool {
 
 /// What was found when an undo began.
 #[derive(Serialize, Deserialize)]
-struct UndoScan {
-    made: HashSet<u32>,
+pub(super) struct UndoScan {
+    /// The slots of the steps that the undo takes back, but for those that it leaves.
+    pub(super) made: HashSet<u32>,
     theirs: HashSet<ResourcePath>,
+    #[serde(default)]
+    pub(super) apart: HashSet<u32>,
 }
 
-fn read_found(area: &Dir) -> Result<Option<UndoScan>> {
+pub(super) fn read_found(area: &Dir) -> Result<Option<UndoScan>> {
     match area.read(MADE) {
         Err(error) if error.is_absent() => Ok(None),
         // One that cannot be understood tells nothing; looking tells what is still to be done.

@@ -282,7 +282,7 @@ impl Strategy for Clones {
             promises: true,
             live: false,
             exposes: Exposes::Url,
-            strength: 1,
+            strength: 6,
             ..Capabilities::PRIVATE
         }
     }

@@ -104,6 +104,13 @@ impl OpenPlan {
         })
     }
 
+    /// The plan of an undone commit, to be carried out on another database, with what its transaction notes in `area`.
+    pub(super) fn elsewhere(intent: &Intent, area: Dir) -> Result<Self> {
+        let mut staged = Self::read(intent)?;
+        staged.intent.gid = None;
+        Ok(Self { area, ..staged })
+    }
+
     pub(super) fn of(&self, changed: &Changed) -> &Compared {
         &self.plan.tables[changed.swap.table as usize]
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::super::super::error::{Result, StrategyError};
 use super::super::connect::PgError;
@@ -9,10 +10,13 @@ use super::super::failed;
 use super::super::location::Server;
 use super::databases::Original;
 use crate::fs::Dir;
-use crate::run::program::{die_with_this_thread, output, program};
+use crate::run::program::{LIMIT, die_with_this_thread, output_in_time, program};
 
 /// Where distributions have them; of several versions the newest.
 const PLACES: [&str; 3] = ["/usr/lib/postgresql", "/usr/bin", "/usr/local/bin"];
+
+/// How long `pg_dump` may take in a commit. Where it waits for a table it ends earlier (`--lock-wait-timeout`).
+const COMMIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The program of this name for servers of this version, or newer.
 pub(super) fn find(name: &str, version: u32) -> std::result::Result<PathBuf, String> {
@@ -104,6 +108,15 @@ impl Programs<'_> {
 
     /// The definitions in a database.
     pub(super) fn definitions(&self, of: &Server) -> Result<String> {
+        self.definitions_in_time(of, LIMIT)
+    }
+
+    /// The same for a commit, which holds locks on the original meanwhile.
+    pub(super) fn definitions_for_commit(&self, of: &Server) -> Result<String> {
+        self.definitions_in_time(of, COMMIT_LIMIT)
+    }
+
+    fn definitions_in_time(&self, of: &Server, limit: Duration) -> Result<String> {
         let what = "list its definitions";
         let mut command = self.on("pg_dump", of)?;
         command.args([
@@ -111,7 +124,8 @@ impl Programs<'_> {
             "--lock-wait-timeout=10s",
             "--encoding=UTF8",
         ]);
-        let run = output(command, b"").map_err(|error| said(what, error.to_string()))?;
+        let run = output_in_time(command, b"", limit);
+        let run = run.map_err(|error| said(what, format!("pg_dump: {error}")))?;
         if !run.status.success() {
             return Err(said(what, run.stderr));
         }

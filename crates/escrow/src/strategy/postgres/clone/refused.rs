@@ -68,7 +68,7 @@ pub(super) fn forbidden(path: ResourcePath, why: &str) -> StrategyError {
     StrategyError::Forbidden {
         path,
         why: format!(
-            "{why}, which `snapshot` cannot release; make that change in the original, or use the strategy transaction_rollback"
+            "{why}, which `snapshot` cannot commit; make that change in the original, or use the strategy transaction_rollback"
         ),
     }
 }

@@ -252,7 +252,7 @@ impl Release<'_> {
         let stamp = stamp(original)?;
         let version = self.plan.intent.version;
         let programs = Programs { original, version };
-        let now = Schema::read(&programs.definitions(&original.server)?);
+        let now = Schema::read(&programs.definitions_for_commit(&original.server)?);
         if let Some(path) = ddl.moved(None, &now).into_iter().next() {
             return Err(elsewhere(
                 path,

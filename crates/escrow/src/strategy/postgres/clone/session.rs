@@ -14,11 +14,11 @@ use super::super::connect::{Connection, PgError, PgResult};
 use super::super::content::Texts;
 use super::super::session::{HeldSession, check_room};
 use super::super::{Host, end_holder, failed, worked_on};
-use super::databases::{BASE, Databases, WORK};
-use super::plan::{self, ReleaseIntent, ReleasePlan};
+use super::databases::{BASE, Databases, Original, WORK};
+use super::plan::{self, OpenPlan, ReleaseIntent, ReleasePlan};
 use super::programs::Programs;
 use super::refused::{self, forbidden};
-use super::release::{misfit, theirs};
+use super::release::{Release, misfit, theirs};
 use super::rows::{self, COMPUTED, Changed, Compared, Rows, fit};
 use super::schema::{Ddl, Schema, ddl, define};
 use super::sequences::{MovedSequence, moved};
@@ -35,6 +35,9 @@ use crate::model::{Change, Choice, Conflict, DiffView, PlanId, ResourceId, Resou
 
 /// An empty clone, in which it is seen what the SQL of a commit makes of definitions.
 pub(super) const SHAPE: &str = "shape";
+
+/// Where the transaction is noted by which the sandbox takes in what an undone commit had released.
+const TAKEN: &[u8] = b"taken";
 
 pub(super) struct CloneSession {
     metadata: CloneMetadata,
@@ -660,6 +663,27 @@ impl Sandbox for CloneSession {
             to,
             from,
         })))
+    }
+
+    fn take_in(&self, intent: &Intent) -> Result<()> {
+        if intent.0.is_null() {
+            return Ok(());
+        }
+        let area = Dir::open(self.metadata.held.area.as_path())?;
+        remove::remove(&area, TAKEN)?;
+        area.make_dir(TAKEN, 0o700)?;
+        let plan = OpenPlan::elsewhere(intent, area.subdir(TAKEN)?)?;
+        let clone = Original {
+            server: self.databases.at(WORK),
+            password: self.databases.original.password.clone(),
+        };
+        let forward = Release {
+            plan: &plan,
+            original: &clone,
+            back: false,
+        };
+        forward.carry_out("COMMIT")?;
+        Ok(remove::remove(&area, TAKEN)?)
     }
 
     fn access(&self) -> Result<Access> {

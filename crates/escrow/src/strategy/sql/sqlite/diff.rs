@@ -4,7 +4,7 @@
 //! rows of other tables are looked up by their key. Only what differs is held in memory.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rusqlite::fallible_streaming_iterator::FallibleStreamingIterator;
 use rusqlite::{CachedStatement, Rows};
@@ -16,7 +16,9 @@ use crate::model::{Change, Detail, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::differ::{Copies, RowCursor, compare, digest};
 use crate::strategy::sql::record::encode;
-use crate::strategy::sql::{Row, RowKey, Value, row_change, row_item, setting_item, text_change};
+use crate::strategy::sql::{
+    Row, RowKey, Value, row_change, row_item, setting_item, table_item, text_change,
+};
 
 /// One row that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +62,31 @@ pub(super) struct Difference {
 }
 
 impl Difference {
+    /// The items of rows without a key in tables from which some went and to which some came. An update of such a row is both, and
+    /// nothing says which two belong together.
+    pub(super) fn halves(&self) -> HashSet<ResourcePath> {
+        let mut halves = HashSet::new();
+        for (name, rows) in &self.rows {
+            let loose = rows.iter();
+            let loose = loose.filter(|one| matches!(one.key, RowKey::Copy(..)));
+            let loose: Vec<&Delta> = loose.collect();
+            let is_update = loose.iter().any(|one| one.old.is_none())
+                && loose.iter().any(|one| one.new.is_none());
+            if is_update {
+                halves.extend(loose.iter().map(|one| row_item(name, &one.key)));
+            }
+        }
+        halves
+    }
+
+    /// The items of definitions.
+    pub(super) fn definitions(&self) -> HashSet<ResourcePath> {
+        let objects = self.objects.iter().map(|one| one.either().item());
+        let tables = self.altered_tables();
+        let tables = tables.map(|one| table_item(&one.either().name));
+        objects.chain(tables).collect()
+    }
+
     /// Compares two versions of a database.
     pub(super) fn between(old: &Database, new: &Database) -> Result<Self> {
         let (before, after) = (Schema::read(old)?, Schema::read(new)?);

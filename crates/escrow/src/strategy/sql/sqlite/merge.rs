@@ -78,7 +78,7 @@ pub(super) fn merge(
                 continue;
             }
             if rows.iter().any(is_out) {
-                let asked = format!("release some rows of the table '{name}'");
+                let asked = format!("commit some rows of the table '{name}'");
                 return Err(unsupported("snapshot", &asked, what));
             }
             merge.whole_table(name, Some(what))?;

@@ -6,6 +6,7 @@
 //!   db/NAME          the sandbox, with what SQLite keeps beside it (-wal, -shm, -journal)
 //!   link             what stands at the original's path while a command runs: a link to where `db` is mounted
 //!   checkpoints/N    copies of the sandbox
+//!   taken            what an undone commit had released, while the sandbox takes it in again
 //! ```
 //!
 //! The original is only ever reached through SQLite (rule Q5): it is copied by the backup API, which respects writers and
@@ -63,6 +64,7 @@ const DB: &[u8] = b"db";
 const NEW_DB: &[u8] = b"db.new";
 const LINK: &[u8] = b"link";
 const CHECKPOINTS: &[u8] = b"checkpoints";
+const TAKEN: &[u8] = b"taken";
 
 /// The strategy, under the name of how the copy is made.
 pub(in crate::strategy) struct SqliteSnapshot {
@@ -218,7 +220,15 @@ fn mode_of(meta: &Meta) -> u16 {
 
 impl SqliteSnapshot {
     fn fill(&self, request: &CreateRequest<'_>, at: &Path, area: &Dir) -> Result<FileIdentity> {
-        for remains in [BASE, b"base.db-journal", DB, NEW_DB, LINK, CHECKPOINTS] {
+        for remains in [
+            BASE,
+            b"base.db-journal",
+            DB,
+            NEW_DB,
+            LINK,
+            CHECKPOINTS,
+            TAKEN,
+        ] {
             remove::remove(area, remains)?;
         }
         area.make_dir(DB, 0o700)?;

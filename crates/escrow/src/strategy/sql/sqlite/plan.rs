@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::connect::Database;
 use super::full_text::{FullText, Written};
 use super::schema::{Object, Schema, Table};
+use super::{copy_file, reflinks};
 use crate::fs::{Dir, atomic_file};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
@@ -158,6 +159,29 @@ impl OpenPlan {
             original: stored.original.as_path().to_owned(),
             plan,
             area,
+        }))
+    }
+
+    /// The plan of an undone commit, to be carried out on another database, with copies of what was staged in `place`.
+    pub(super) fn elsewhere(
+        intent: &Intent,
+        database: &Path,
+        place: &Path,
+    ) -> Result<Option<Self>> {
+        let Some(staged) = Self::read(intent)? else {
+            return Ok(None);
+        };
+        let area = Dir::open(place)?;
+        for name in ["plan", "rows", NEW, OLD] {
+            let name = name.as_bytes();
+            if staged.area.stat(name)?.is_some() {
+                copy_file((&staged.area, name), (&area, name), 0o600, &reflinks(true))?;
+            }
+        }
+        Ok(Some(Self {
+            original: database.to_owned(),
+            area,
+            ..staged
         }))
     }
 

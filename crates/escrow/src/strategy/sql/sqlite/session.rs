@@ -12,11 +12,11 @@ use super::apply::stage_tables;
 use super::connect::{Database, Use, beside, is_beyond_use};
 use super::diff::{Difference, table_digest};
 use super::merge::{Merged, Versions, merge, moved};
-use super::plan::TableSwap;
+use super::plan::{OpenPlan, TableSwap};
 use super::schema::{KEPT, Schema, full_text_settings, setting};
 use super::{
-    BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, content, copy_file, full_text,
-    inside, mode_of, plan,
+    BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, TAKEN, apply, content, copy_file,
+    full_text, inside, mode_of, plan,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -27,8 +27,8 @@ use crate::model::{Change, Choice, Conflict, DiffView, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::{setting_item, table_item, version_digests};
 use crate::strategy::{
-    Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
-    RestoreRequest, Sandbox, Snapshot, StagedCommit, tree,
+    Access, Intent, Mount, OnConflict, PrepareRequest, Preview, PreviewNote, PreviewOptions,
+    QueryResult, RestoreRequest, Sandbox, Snapshot, StagedCommit, tree,
 };
 
 pub(super) struct SqliteSession {
@@ -314,6 +314,27 @@ impl SqliteSession {
     }
 }
 
+/// Refuses to keep the original's version where that releases a half: one row of an update of a row without a key, or a
+/// migration without one of its definitions.
+fn keep_together(found: &Difference, preview: &mut Preview) {
+    if preview.conflicts.is_empty() {
+        return;
+    }
+    let (halves, definitions) = (found.halves(), found.definitions());
+    let part = preview.left_out(OnConflict::Theirs).len() < preview.diff.changes.len();
+    for one in &mut preview.conflicts {
+        let why = if halves.contains(&one.path) {
+            "the row has no key, so `original` would commit one half of a change to it"
+        } else if part && definitions.contains(&one.path) {
+            "`original` would commit the rest of a migration without this definition"
+        } else {
+            continue;
+        };
+        one.what = format!("{}; {why}", one.what);
+        one.choice = one.choice.and(Choice::Ours);
+    }
+}
+
 fn changed_since(name: &str) -> StrategyError {
     StrategyError::Moved {
         path: table_item(name),
@@ -383,18 +404,24 @@ impl Sandbox for SqliteSession {
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
         let (area, name) = (self.sandbox.area()?, self.sandbox.file_name());
-        remove::remove(&area, NEW_DB)?;
-        area.make_dir(NEW_DB, 0o700)?;
-        let new = area.subdir(NEW_DB)?;
-        let looks = Dir::look(self.sandbox.original.as_path())?;
-        let to = (&new, name);
-        copy_file(
-            (&area, BASE),
-            to,
-            mode_of(&looks),
-            &super::reflinks(self.sandbox.reflinks),
-        )?;
-        area.sync_file_system()?;
+        let anew = || -> Result<()> {
+            remove::remove(&area, NEW_DB)?;
+            area.make_dir(NEW_DB, 0o700)?;
+            let new = area.subdir(NEW_DB)?;
+            let mode = mode_of(&Dir::look(self.sandbox.original.as_path())?);
+            let shared = super::reflinks(self.sandbox.reflinks);
+            copy_file((&area, BASE), (&new, name), mode, &shared)?;
+            Ok(area.sync_file_system()?)
+        };
+        let anew = || anew().map_err(|error| remove::half_made(&area, NEW_DB, error));
+        match anew() {
+            // What is discarded makes room for what takes its place. It was decided, and can be gone on with from here.
+            Err(StrategyError::Fs(error)) if error.wants_room() => {
+                remove::remove(&area, DB)?;
+                anew()?;
+            }
+            done => done?,
+        }
         // Both names are ours, and no command is inside.
         match area.exchange(NEW_DB, &area, DB) {
             Err(error) if error.is(Errno::NOENT) => area.rename(NEW_DB, &area, DB)?,
@@ -415,8 +442,11 @@ impl Sandbox for SqliteSession {
         let number = numbers.max().map_or(0, |last| last + 1);
         remove::remove(&all, b"new")?;
         let shared = super::reflinks(self.sandbox.reflinks);
-        self.work(Use::Read)?.copy_to(&all, "new", &shared)?;
-        area.sync_file_system()?;
+        let kept = || -> Result<()> {
+            self.work(Use::Read)?.copy_to(&all, "new", &shared)?;
+            Ok(area.sync_file_system()?)
+        };
+        kept().map_err(|error| remove::half_made(&all, b"new", error))?;
         all.rename(b"new", &all, number.to_string().as_bytes())?;
         all.sync()?;
         Ok(Snapshot(tree::stored(&SnapshotNumber { number })))
@@ -465,16 +495,17 @@ impl Sandbox for SqliteSession {
                 one.what = format!("{}; {}", one.what, again.what);
             }
             if same {
-                one.choice = one.choice.max(again.choice);
+                one.choice = one.choice.and(again.choice);
             }
             same
         });
-        let preview = Preview {
+        let mut preview = Preview {
             diff: DiffView::new(found.changes()).into(),
             conflicts,
             notes,
             ..Preview::default()
         };
+        keep_together(&found, &mut preview);
         let difference = found;
         *self.found.borrow_mut() = Some(Found { difference, whole });
         Ok(preview)
@@ -508,6 +539,17 @@ impl Sandbox for SqliteSession {
         let work = self.work(Use::Work)?;
         work.refuse_writes(read_only)?;
         content::query(&work, statement)
+    }
+
+    fn take_in(&self, intent: &Intent) -> Result<()> {
+        let area = self.sandbox.area()?;
+        remove::remove(&area, TAKEN)?;
+        area.make_dir(TAKEN, 0o700)?;
+        let staged = area.subdir(TAKEN)?;
+        if let Some(plan) = OpenPlan::elsewhere(intent, &self.sandbox.work(), staged.path())? {
+            apply::commit(&plan)?;
+        }
+        Ok(remove::remove(&area, TAKEN)?)
     }
 
     fn access(&self) -> Result<Access> {

@@ -34,7 +34,7 @@ pub(super) fn check(
 fn refused(strategy: &str, side: &str, object: &Object) -> StrategyError {
     let (kind, name) = (&object.kind, &object.name);
     let then = match side {
-        "original" => "commit again with `--on-conflict ours`",
+        "original" => "commit again with `--on-conflict sandbox`",
         _ => "commit again",
     };
     unsupported(

@@ -170,6 +170,7 @@ impl Strategy for SqliteTransaction {
         Capabilities {
             survives: false,
             retryable: false,
+            reopens: false,
             checkpoints: Checkpoints::Linear,
             exposes: Exposes::Nothing,
             strength: 2,
@@ -195,6 +196,14 @@ impl Strategy for SqliteTransaction {
             remark.push_str(": that is long; commit it or roll it back and clean it up");
         }
         vec![remark]
+    }
+
+    fn gone(&self, sandbox: &SandboxRef) -> Option<String> {
+        let HeldMetadata { of, .. } = tree::metadata(sandbox).ok()?;
+        match ask(&of.area, &of.original, &Request::Status) {
+            Err(error @ StrategyError::HolderGone { .. }) => Some(error.to_string()),
+            _ => None,
+        }
     }
 
     fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {

@@ -1,0 +1,130 @@
+//! The summary of a command that ran in a plan: what it changed, and what was denied to it.
+
+use escrow::Plan;
+use escrow::commit::CommitTerms;
+use escrow::manager::{PlanDiff, ResourceDiff};
+use escrow::model::{CheckpointId, CountedChanges, DeniedConnection, WholeDirs};
+use serde_json::{Value, json};
+
+use super::show;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// Names the hosts that were denied.
+pub(super) fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
+    for DeniedConnection {
+        host,
+        port,
+        reason,
+        count,
+    } in denied
+    {
+        let times = match count {
+            1 => String::new(),
+            count => format!(" ({count} times)"),
+        };
+        ui.say(&format!("denied: {host}:{port}{times}: {reason}"));
+    }
+}
+
+/// What was denied to those inside, or about the plan, since the command began, beside connections.
+pub(super) fn denied_questions(
+    context: &Context,
+    plan: &Plan,
+    since: jiff::Timestamp,
+) -> Result<Vec<Value>, Failure> {
+    let mut all = Vec::new();
+    context.manager.each_logged(Some(plan), |one| {
+        let operation = &one.operation;
+        let asked = operation.action != "connect" && operation.started_at >= since;
+        if asked && one.outcome == "denied" {
+            all.push(json!({
+                "action": operation.action,
+                "target": operation.target,
+                "principal": operation.principal,
+                "reason": one.reason,
+            }));
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Where a commit would contradict the originals; none where the plan is over, or the caller may not commit it.
+pub(super) fn conflicts(context: &Context, plan: &Plan) -> Value {
+    let manager = &context.manager;
+    let may = manager.check_access(manager.principal(), "commit", "*");
+    let may = may.is_ok_and(|decision| decision.permitted);
+    let preview = may.then(|| manager.preview(plan, CommitTerms::default()).ok());
+    let preview = preview.flatten();
+    let members = preview.into_iter().flat_map(|preview| preview.members);
+    let all = members.flat_map(|member| {
+        let one = |conflict| show::conflict(&member.resource, conflict);
+        member.conflicts.iter().map(one).collect::<Vec<_>>()
+    });
+    all.collect()
+}
+
+/// What changed in a plan since a checkpoint; `None` where that cannot be said: the command did what it did all the same.
+pub(super) fn since(context: &Context, plan: &Plan, before: CheckpointId) -> Option<PlanDiff> {
+    let all = context.manager.checkpoints(plan).ok()?;
+    let before = all.iter().find(|one| one.id == before)?;
+    context.manager.since(plan, before, None).ok()
+}
+
+/// Says what was changed, in sums: by the command alone, where `since` has that, and in all.
+pub(super) fn summarize(context: &Context, found: &PlanDiff, since: Option<&PlanDiff>, ui: &Ui) {
+    for one in &found.resources {
+        let resource = &one.view.resource;
+        let name = paint(Tone::Strong, &resource.name);
+        let by_git = context.manager.ignored_by_git(&resource.at, &one.diff);
+        let is_own = |own: &&ResourceDiff| own.view.sandbox.id == one.view.sandbox.id;
+        let own = since.and_then(|since| since.resources.iter().find(is_own));
+        let sum = sum_of(one, own, &by_git);
+        let mut heads = show::heads(sum, &by_git, &one.ignored).into_iter();
+        ui.say(&format!("{name}: {}", heads.next().unwrap_or_default()));
+        heads.for_each(|line| ui.say(&format!("  {line}")));
+        show::obstacles(one, found.plan_name(), ui);
+        let later = resource.runs_later(&one.diff);
+        let folds = (&WholeDirs::of(&one.diff), &by_git);
+        for line in show::later_lines(&resource.name, &later, folds, ui) {
+            ui.say(&line);
+        }
+    }
+}
+
+/// The sum of what a sandbox holds, after that of what one command did where it is not the same.
+fn sum_of(all: &ResourceDiff, own: Option<&ResourceDiff>, by_git: &CountedChanges) -> String {
+    let sum = show::sum_without(&all.diff, by_git);
+    let Some(own) = own else {
+        return sum;
+    };
+    let paths = |of: &ResourceDiff| {
+        let listed = of.diff.changes.iter().map(|change| change.path.clone());
+        let listed = listed.filter(|path| !by_git.covers(path));
+        listed.collect::<Vec<_>>()
+    };
+    let own_sum = show::sum_without(&own.diff, by_git);
+    if own_sum == sum && paths(own) == paths(all) {
+        return sum;
+    }
+    let words = |sum: String| match sum.is_empty() {
+        true => "no changes".to_owned(),
+        false => sum,
+    };
+    format!("this run: {}; the plan: {}", words(own_sum), words(sum))
+}
+
+/// Every change of a plan as JSON, each with its resource.
+pub(super) fn changes(found: &PlanDiff) -> Vec<Value> {
+    let mut all = Vec::new();
+    for one in &found.resources {
+        for change in &one.diff.changes {
+            let mut change = show::change(change);
+            change["resource"] = json!(one.view.resource.name);
+            all.push(change);
+        }
+    }
+    all
+}
