@@ -644,7 +644,7 @@ fn processes_outlive_their_parents() {
         (setsid sh -c 'for n in 1 2 3 4 5; do sleep 0.05; echo $n > spool/$n; done; echo done > spool/done' \
             </dev/null >/dev/null 2>&1 &)
         (sh -c '(sleep 0.1; echo orphan > orphan) &' &)
-        while ! [ -e spool/done ] || ! [ -s orphan ]; do sleep 0.02; done
+        while ! [ -s spool/done ] || ! [ -s orphan ]; do sleep 0.02; done
         echo 5 > count
     "#;
     works(before, script, "");
