@@ -23,6 +23,7 @@ needs=(
     setfattr:attr
     setpriv:util-linux
     unshare:util-linux
+    ip:iproute2
     mount:mount
     losetup:mount
     patch:patch

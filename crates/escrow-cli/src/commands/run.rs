@@ -10,7 +10,7 @@ use escrow::Plan;
 use escrow::error::{Error, chain};
 use escrow::manager::{CommitRequest, RunRequest};
 use escrow::model::{CheckpointId, Expected, Limits, Network, units};
-use escrow::run::{Agent, Output};
+use escrow::run::{Agent, Output, PublishedPort};
 use serde_json::{Value, json};
 
 use super::run_ask::{AfterRun, ask, next};
@@ -83,10 +83,13 @@ pub(crate) struct RunOptions {
     /// Let the command write this path for real; can be repeated
     #[arg(long, value_name = "PATH")]
     writable: Vec<PathBuf>,
-    /// What the command reaches: `none`, `host` (the default), or `allow:DOMAIN,…` through a proxy, as in
-    /// allow:example.com,*.example.org,localhost:8080
+    /// What the command reaches: `own` (the default), all but this machine; `own,allow:localhost:5432`, that of this machine too; `none`;
+    /// `host`, all that this machine reaches; or `allow:DOMAIN,…` through a proxy, as in allow:example.com,*.example.org,localhost:8080
     #[arg(long, value_name = "WHICH")]
     network: Option<Network>,
+    /// Show this port of the command on this machine's loopback, as in 3000, or as another one, as in 3000:8000; can be repeated
+    #[arg(long, value_name = "PORT[:PORT]")]
+    publish: Vec<PublishedPort>,
     /// Leave the home directory read-only
     #[arg(long, overrides_with = "scratch")]
     no_scratch: bool,
@@ -121,7 +124,7 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     allow_userns: bool,
     /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
-    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "hide", "show", "memory", "pids", "cpu", "disk", "timeout", "allow_userns"])]
+    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "publish", "hide", "show", "memory", "pids", "cpu", "disk", "timeout", "allow_userns"])]
     unconfined: bool,
     /// Set a variable for the command, or pass yours of this name; can be repeated
     #[arg(short, long, value_name = "NAME[=VALUE]")]
@@ -301,6 +304,7 @@ impl RunOptions {
             },
             writable: self.writable.clone(),
             network: self.network.clone(),
+            publish: self.publish.clone(),
             hide: absolute(&self.hide),
             show: absolute(&self.show),
             agent: self.agent.map(AgentArg::agent),

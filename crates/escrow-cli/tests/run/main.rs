@@ -43,6 +43,7 @@ mod life;
 mod limits;
 mod mounts;
 mod network;
+mod network_own;
 mod opened;
 mod options;
 mod running;

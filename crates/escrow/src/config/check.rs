@@ -12,7 +12,7 @@ use super::{
 };
 use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
-use crate::model::{Limits, Network, ResourceType, ResourceTypes, plan, units};
+use crate::model::{AllowedHost, Limits, Network, ResourceType, ResourceTypes, plan, units};
 use crate::policy::select::ReleasePattern;
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
@@ -548,21 +548,24 @@ impl<'a> Checker<'a> {
     }
 
     fn network(&self, key: &str, declared: Option<&NetworkConfig>) -> Checked<Option<Network>> {
+        let list = |name: &str, hosts: &[String]| -> Checked<Vec<AllowedHost>> {
+            let hosts = hosts.iter().enumerate();
+            let read = hosts.map(|(number, host)| {
+                let key = format!("{key}.{name}[{number}]");
+                host.parse()
+                    .map_err(|why: String| self.places.fault(&key, why.as_str()))
+            });
+            read.collect()
+        };
+        let fault = |why: String| self.places.fault(key, why.as_str());
         Ok(match declared {
             None => None,
-            Some(NetworkConfig::None) => Some(Network::None),
-            Some(NetworkConfig::Host) => Some(Network::Host),
-            Some(NetworkConfig::Allow(hosts)) => {
-                let mut allowed = Vec::new();
-                for (number, host) in hosts.iter().enumerate() {
-                    let host = host.parse().map_err(|why: String| {
-                        let key = format!("{key}.allow[{number}]");
-                        self.places.fault(&key, why.as_str())
-                    })?;
-                    allowed.push(host);
-                }
-                Some(Network::Allow(allowed))
+            Some(NetworkConfig::Words(words)) => Some(words.parse().map_err(fault)?),
+            Some(NetworkConfig::Own(own)) => {
+                let own = list("own", &own.own)?;
+                Some(Network::own_with(own).map_err(fault)?)
             }
+            Some(NetworkConfig::Allow(hosts)) => Some(Network::Allow(list("allow", &hosts.allow)?)),
         })
     }
 

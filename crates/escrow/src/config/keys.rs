@@ -178,12 +178,13 @@ pub(super) const KEYS: &[Key] = &[
     },
     Key {
         name: "run.network",
-        counts: "what reaches no more than an outer file permits: `none` is least, `host` most",
+        counts: "what reaches no more than an outer file permits, or `own` where none says anything: `none` is least, `host` most",
         loosens: "commands would reach more of the network",
         merge: Some(Merge {
             tightens: |own, outer, _| match (&own.run.network, &outer.run.network) {
                 (Some(own), Some(outer)) => own.is_within(outer),
-                _ => true,
+                (Some(own), None) => own.is_within(&Network::own()),
+                (None, _) => true,
             },
             take: |own, outer| {
                 let own = own.run.network.clone();

@@ -296,7 +296,7 @@ impl ResourceEntry {
 pub struct RunConfig {
     /// Paths that commands write for real, from the directory of the configuration.
     pub writable: Vec<String>,
-    /// Which hosts commands reach: `none`, `host` (all, as if left out), or a list.
+    /// Which hosts commands reach: `own` (all but this machine, as if left out), `none`, `host`, or a list.
     pub network: Option<NetworkConfig>,
     /// Whether the home directory gets a layer that is thrown away; it does if left out.
     pub scratch: Option<bool>,
@@ -390,14 +390,33 @@ impl JsonSchema for EnvConfig {
 
 /// Which hosts commands reach.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(
+    untagged,
+    expecting = "`none`, `own`, `host`, `{own: [localhost:PORT]}` or `{allow: [DOMAIN]}` is expected here"
+)]
 pub enum NetworkConfig {
-    /// No network at all.
-    None,
-    /// The network of this machine.
-    Host,
+    /// As `--network` takes it: `none`; `own`, or `own,allow:localhost:5432`; `host`; `allow:example.com`.
+    Words(#[schemars(extend("pattern" = "^(none|own|host|own,allow:.+|allow:.+)$"))] String),
+    /// A network of its own, with these addresses of this machine.
+    Own(OwnNetworkConfig),
+    /// A list of hosts.
+    Allow(AllowedNetworkConfig),
+}
+
+/// A network of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OwnNetworkConfig {
+    /// Addresses of this machine that are reached: `localhost:5432`, `192.168.1.5:8080`.
+    pub own: Vec<String>,
+}
+
+/// A list of hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AllowedNetworkConfig {
     /// These domains: `example.com`, `*.example.com`, `example.com:8443` or an address.
-    Allow(Vec<String>),
+    pub allow: Vec<String>,
 }
 
 /// A command: a line for the shell, or a list of words.

@@ -285,6 +285,10 @@ impl Error {
             }
             Self::NotEmpty { .. } => one("what is in it could not be seen while a sandbox is there: make an empty one"),
             Self::Unwritable { .. } | Self::Unhidable { .. } => one("name a directory, or a file, in it"),
+            Self::Run(RunError::NoNetwork { .. }) => vec![
+                "`--network host` runs the command in the network of this machine, `--network none` in none".to_owned(),
+            ],
+            Self::NotPublished { .. } => one("choose another port, as in `--publish 3000:8000`: the command's first"),
             Self::Run(RunError::Step { step, .. }) if step.starts_with("make namespaces") => vec![
                 "`sysctl user.max_user_namespaces kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns` shows what forbids them".into(),
                 "`escrow doctor` shows which walls this machine has, and what each needs".into(),

@@ -298,6 +298,10 @@ pub enum Error {
     Unhidable { at: Location, why: String },
     #[error(transparent)]
     Run(#[from] RunError),
+
+    /// A port of a command cannot be shown on this machine.
+    #[error("cannot publish port {port}: {why}")]
+    NotPublished { port: u16, why: String },
     #[error("another process holds a lock on '{at}'; it may be committing into it")]
     BusyOriginal { at: Location },
     #[error("'{at}' overlaps the resource '{other}' at '{other_at}'")]

@@ -51,6 +51,7 @@ mod creation;
 mod discard;
 mod disk;
 mod garbage;
+mod network;
 mod opened;
 mod plans;
 mod project;

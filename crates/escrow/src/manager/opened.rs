@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::content::check_readable;
+use super::network::Supervision;
 use super::runs::{RunRequest, line, text};
 use super::{Manager, SandboxView};
 use crate::config::AutoCheckpoint;
@@ -82,7 +83,7 @@ impl Manager {
             ..RunSpec::default()
         };
         self.record("run", Some(plan.id), &line(&request.command), || {
-            let how = (request.output, Limits::default());
+            let how = Supervision::new(request.output, Limits::default());
             let ended = self.supervise(&spec, attached, how, &entry, (plan, true), || {
                 drop(lock.take());
             });

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::content::check_readable;
+use super::network::{Servers, Supervision, held_databases};
 use super::sessions::NamespaceEntry;
 use super::variables::{Variables, not_passed, passed};
 use super::{Manager, SandboxView};
@@ -23,8 +24,9 @@ use crate::model::{Action, Limits, Network, SandboxId, Scope, Shape};
 use crate::run::limits::{ControlGroups, PREFIX};
 use crate::run::spec::SOCKETS;
 use crate::run::{
-    Agent, Attached, DiskWatch, Helper, MountedSandbox, NamespaceOptions, Output, Proxy, RunError,
-    RunOutcome, RunSpec, SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
+    Agent, Attached, DiskWatch, Helper, MountedSandbox, NamespaceOptions, Output, Proxy,
+    PublishedPort, RunError, RunOutcome, RunSpec, SupervisorOptions, at_io, connect, output,
+    program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
 use crate::strategy::{Exposes, LiveView, Mount, Session, unsupported};
@@ -44,8 +46,10 @@ pub struct RunRequest<'a> {
     /// Paths that can be written for real; none, and no command inside: what the configuration says.
     pub writable: Vec<PathBuf>,
     /// Which hosts can be reached; left out, what those who are inside have, else what the
-    /// configuration says, else all.
+    /// configuration says, else all but this machine, where that can be had.
     pub network: Option<Network>,
+    /// Ports of the command's own network that are shown on this machine.
+    pub publish: Vec<PublishedPort>,
     /// Whether it may make user namespaces of its own; left out, what those who are inside may, else what the
     /// configuration says, else no.
     pub userns: Option<bool>,
@@ -74,6 +78,7 @@ impl<'a> RunRequest<'a> {
             scratch: None,
             writable: Vec::new(),
             network: None,
+            publish: Vec::new(),
             userns: None,
             hide: Vec::new(),
             show: Vec::new(),
@@ -120,13 +125,19 @@ impl Manager {
         };
         not_passed.retain(|name| !is_set(name));
         let limits = request.limits.or(self.settings_of(plan)?.run.limits);
+        let published = self.publish(&request.publish, &spec.look.network)?;
         self.record("run", Some(plan.id), &line(&request.command), || {
-            let how = (request.output, limits);
-            let ended = self.supervise(&spec, attached, how, &entry, (plan, true), || {
+            let how = Supervision {
+                published: Some(&published),
+                ..Supervision::new(request.output, limits)
+            };
+            let started = || {
                 // While the command runs others may look, and write through its namespace. A process that
                 // pauses those inside must not miss one that is about to begin.
                 drop(lock.take());
-            });
+            };
+            let with = (request, started);
+            let ended = self.supervise_in_network(plan, &mut spec, attached, how, &entry, with);
             drop(lock.take());
             let last = self.leave_namespace(plan, entry)?;
             if last {
@@ -156,11 +167,16 @@ impl Manager {
         &self,
         spec: &RunSpec,
         attached: Attached,
-        (output, limits): (Output, Limits),
+        how: Supervision<'_>,
         entry: &NamespaceEntry,
         (plan, joinable): (&Plan, bool),
         started: impl FnOnce(),
     ) -> Result<RunOutcome> {
+        let Supervision {
+            output,
+            limits,
+            published,
+        } = how;
         let console = &*self.options.console;
         let mut launcher = self.helper();
         let relays = connect(&mut launcher, console, output)?;
@@ -182,6 +198,7 @@ impl Manager {
             plan: joinable.then_some(plan.id),
         });
         let (mut noted, mut started, mut proxy) = (Ok(()), Some(started), None);
+        let mut servers = Servers::default();
         let Attached {
             terminal,
             signals,
@@ -212,6 +229,8 @@ impl Manager {
                     }
                 },
                 proxied: &mut |socket| proxy = Some(Proxy::start(socket, &spec.look.network)),
+                handed: &mut |what, socket| servers.take(spec, &what, socket),
+                published,
                 notice: &mut |text| self.notice(text),
                 timeout: limits.timeout,
                 disk: disk.as_ref(),
@@ -224,7 +243,8 @@ impl Manager {
         let reached = groups.reached().into_iter().chain(large);
         reached.for_each(|text| self.notice(text));
         drop(groups);
-        let denied = proxy.map(|proxy| proxy.denied()).unwrap_or_default();
+        servers.proxy = proxy;
+        let denied = servers.denied();
         for one in &denied {
             let target = format!("{}:{}", one.host, one.port);
             self.note_denial(self.about("connect", Some(plan.id), &target), &one.reason);
@@ -456,7 +476,7 @@ impl Manager {
                     .network
                     .clone()
                     .or_else(|| usual.network.clone())
-                    .unwrap_or(Network::Host),
+                    .unwrap_or_else(Network::own),
                 userns: request.userns.or(usual.userns).unwrap_or(false),
                 hidden,
                 shown,
@@ -609,6 +629,7 @@ impl Manager {
             look,
             directory,
             environment,
+            held: held_databases(views),
             socket,
             files: self.options.console.files(),
             terminal: attached.terminal.is_some(),

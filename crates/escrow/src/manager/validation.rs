@@ -13,6 +13,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::network::Supervision;
 use super::sessions::SessionState;
 use super::{Manager, RunRequest, SandboxView};
 use crate::commit::scratch_name;
@@ -91,7 +92,7 @@ impl Manager {
         let limits = self.settings_of(plan)?.run.limits;
         let target = command.join(" ");
         self.record("validate", Some(plan.id), &target, || {
-            let how = (request.output, limits);
+            let how = Supervision::new(request.output, limits);
             let ended = self.supervise(&spec, attached, how, &entry, (plan, false), || {});
             self.leave_namespace(plan, entry)?;
             let ended = ended?;

@@ -1,4 +1,4 @@
-//! Which hosts a command reaches: none, all that this machine reaches, or those of a list.
+//! Which hosts a command reaches: none, all but this machine, those of a list, or all that this machine reaches.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,6 +15,8 @@ pub enum Network {
     /// Nothing but a loopback of its own.
     #[default]
     None,
+    /// A loopback of its own, and every other host as this machine reaches it; nothing of this machine itself but these.
+    Own(Vec<AllowedHost>),
     /// That of this machine.
     Host,
     /// These hosts, through a proxy.
@@ -26,10 +28,28 @@ impl Network {
     pub fn is_within(&self, outer: &Self) -> bool {
         match (self, outer) {
             (Self::None, _) | (_, Self::Host) => true,
-            (Self::Allow(own), Self::Allow(outer)) => own
-                .iter()
-                .all(|one| outer.iter().any(|two| two.covers(one))),
-            (Self::Host | Self::Allow(_), _) => false,
+            (Self::Allow(own), Self::Allow(outer)) | (Self::Own(own), Self::Own(outer)) => {
+                own.iter().all(|one| one.is_covered(outer))
+            }
+            // Other hosts are reached anyway; an address in a list may be this machine's.
+            (Self::Allow(own), Self::Own(outer)) => {
+                let mut near = own.iter().filter(|one| one.is_near());
+                near.all(|one| one.is_covered(outer))
+            }
+            (Self::Host | Self::Allow(_) | Self::Own(_), _) => false,
+        }
+    }
+
+    /// A network of its own from which nothing of this machine is reached: what commands get where nothing is said.
+    pub fn own() -> Self {
+        Self::Own(Vec::new())
+    }
+
+    /// The addresses and ports of this machine that are permitted beside a network of its own.
+    pub(crate) fn of_this_machine(&self) -> &[AllowedHost] {
+        match self {
+            Self::Own(allowed) => allowed,
+            Self::None | Self::Host | Self::Allow(_) => &[],
         }
     }
 
@@ -38,7 +58,9 @@ impl Network {
         match self {
             Self::None => false,
             Self::Host => true,
-            Self::Allow(hosts) => hosts.iter().any(|one| one.permits(host, port)),
+            Self::Allow(hosts) | Self::Own(hosts) => {
+                hosts.iter().any(|one| one.permits(host, port))
+            }
         }
     }
 
@@ -56,29 +78,57 @@ impl fmt::Display for Network {
         match self {
             Self::None => to.write_str("none"),
             Self::Host => to.write_str("host"),
-            Self::Allow(hosts) => {
-                let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
-                write!(to, "allow:{}", hosts.join(","))
-            }
+            Self::Own(hosts) if hosts.is_empty() => to.write_str("own"),
+            Self::Own(hosts) => write!(to, "own,allow:{}", joined(hosts)),
+            Self::Allow(hosts) => write!(to, "allow:{}", joined(hosts)),
         }
     }
+}
+
+fn joined(hosts: &[AllowedHost]) -> String {
+    let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+    hosts.join(",")
 }
 
 impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.strip_prefix("allow:")) {
-            ("none", _) => Ok(Self::None),
-            ("host", _) => Ok(Self::Host),
-            (_, Some(hosts)) => {
-                let hosts = hosts.split(',').map(str::parse);
-                hosts.collect::<Result<_, _>>().map(Self::Allow)
-            }
-            _ => Err(
-                "write none, host, or allow: and domains, as in allow:example.com,*.example.org"
-                    .to_owned(),
-            ),
+        let list = |hosts: &str| -> Result<Vec<AllowedHost>, String> {
+            hosts.split(',').map(str::parse).collect()
+        };
+        let allowed = |rest: &str| rest.strip_prefix("allow:").map(list).transpose();
+        match text {
+            "none" => return Ok(Self::None),
+            "own" => return Ok(Self::own()),
+            "host" => return Ok(Self::Host),
+            _ => {}
+        }
+        let own = text
+            .strip_prefix("own,")
+            .map(allowed)
+            .transpose()?
+            .flatten();
+        if let Some(hosts) = own {
+            return Self::own_with(hosts);
+        }
+        allowed(text)?.map(Self::Allow).ok_or_else(|| {
+            "write none, own, host, own,allow: and addresses of this machine, as in own,allow:localhost:5432, or allow: and \
+             domains, as in allow:example.com,*.example.org"
+                .to_owned()
+        })
+    }
+}
+
+impl Network {
+    /// A network of its own with these addresses of this machine.
+    pub fn own_with(allowed: Vec<AllowedHost>) -> Result<Self, String> {
+        match allowed.iter().find(|one| !one.is_address()) {
+            Some(one) => Err(format!(
+                "'{one}' is no address of this machine: a network of its own reaches other hosts anyway; write localhost:PORT, or \
+                 an address and its port"
+            )),
+            None => Ok(Self::Own(allowed)),
         }
     }
 }
@@ -91,6 +141,29 @@ pub struct AllowedHost {
 }
 
 impl AllowedHost {
+    fn is_covered(&self, outer: &[Self]) -> bool {
+        outer.iter().any(|one| one.covers(self))
+    }
+
+    fn is_address(&self) -> bool {
+        self.name == "localhost" || self.name.parse::<IpAddr>().is_ok()
+    }
+
+    /// Whether it may mean this machine, or a network around it.
+    fn is_near(&self) -> bool {
+        let address = self.name.parse::<IpAddr>();
+        self.name == "localhost" || address.is_ok_and(|address| !is_public(address))
+    }
+
+    /// The ports of this machine's loopback that it means.
+    pub(crate) fn loopback_ports(&self) -> &[u16] {
+        let address = self.name.parse::<IpAddr>();
+        match self.name == "localhost" || address.is_ok_and(|address| address.is_loopback()) {
+            true => self.port.as_ref().map_or(&PORTS[..], std::slice::from_ref),
+            false => &[],
+        }
+    }
+
     fn permits(&self, host: &str, port: u16) -> bool {
         self.names(host) && self.has_port(port)
     }
@@ -181,6 +254,64 @@ pub fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
     (host.len() <= 253 && host.split('.').all(label)).then_some((host, port))
 }
 
+/// The host and the port that a URL leads to, where its scheme says which port that is; `None` where it names no host.
+pub(crate) fn host_of_url(url: &str) -> Option<(String, u16)> {
+    const PORTS: [(&str, u16); 6] = [
+        ("postgres", 5432),
+        ("postgresql", 5432),
+        ("mysql", 3306),
+        ("mariadb", 3306),
+        ("mongodb", 27017),
+        ("redis", 6379),
+    ];
+    let (scheme, rest) = url.split_once("://")?;
+    let (_, usual) = PORTS.iter().find(|(known, _)| *known == scheme)?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority
+        .rsplit('@')
+        .next()
+        .filter(|host| !host.is_empty())?;
+    let (host, port) = host_and_port(host)?;
+    Some((host, port.unwrap_or(*usual)))
+}
+
+/// Whether an address means this machine, the link it is on, or services that clouds offer their machines; `None` if it does not.
+pub(crate) fn why_guarded(address: IpAddr) -> Option<&'static str> {
+    const MINE: &str = "it means this machine";
+    const LINK: &str = "at link-local addresses clouds offer their machines credentials";
+    const CLOUD: &str = "there a cloud offers its machines credentials";
+    const MANY: &str = "it means many machines at once";
+    let v4 = |address: Ipv4Addr| match address.octets() {
+        [0 | 127, ..] => Some(MINE),
+        [169, 254, ..] => Some(LINK),
+        // Of Alibaba, Oracle and Azure.
+        [100, 100, 100, 200] | [192, 0, 0, 192] | [168, 63, 129, 16] => Some(CLOUD),
+        [first, ..] if first >= 224 => Some(MANY),
+        _ => None,
+    };
+    match address {
+        IpAddr::V4(address) => v4(address),
+        IpAddr::V6(address) => {
+            let embedded = |high: u16, low: u16| {
+                let [a, b] = high.to_be_bytes();
+                let [c, d] = low.to_be_bytes();
+                v4(Ipv4Addr::new(a, b, c, d))
+            };
+            match address.segments() {
+                [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Some(MINE),
+                [0, 0, 0, 0, 0, 0xffff, high, low] => embedded(high, low),
+                [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
+                [0x2002, high, low, ..] => embedded(high, low),
+                [first, ..] if first & 0xffc0 == 0xfe80 => Some(LINK),
+                [first, ..] if first & 0xff00 == 0xff00 => Some(MANY),
+                // Of Amazon.
+                [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254] => Some(CLOUD),
+                _ => None,
+            }
+        }
+    }
+}
+
 /// Whether an address belongs to the public network: not to this machine, the networks around it, or the services that clouds offer
 /// their machines at link-local addresses.
 fn is_public(address: IpAddr) -> bool {
@@ -258,6 +389,10 @@ mod tests {
             "allow:*.*.x",
             "all",
             "",
+            "own,",
+            "own,localhost:1",
+            "own,allow:",
+            "own,allow:example.com",
         ] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }
@@ -277,6 +412,20 @@ mod tests {
             ("allow:*.x.a.b", "allow:*.a.b", true),
             ("allow:*.a.b", "allow:*.a.b", true),
             ("allow:*.a.b", "allow:x.a.b", false),
+            ("none", "own", true),
+            ("own", "host", true),
+            ("host", "own", false),
+            ("own", "allow:a.b", false),
+            ("allow:a.b,*.c.d", "own", true),
+            ("allow:a.b,localhost:80", "own", false),
+            ("allow:10.0.0.1:90", "own", false),
+            ("own", "own,allow:localhost:5432", true),
+            ("own,allow:localhost:5432", "own", false),
+            (
+                "own,allow:localhost:5432",
+                "own,allow:localhost:5432,[::1]:90",
+                true,
+            ),
             ("allow:a.b", "allow:*.a.b", false),
             ("allow:*.a.b", "allow:a.b", false),
         ] {
@@ -284,6 +433,79 @@ mod tests {
                 network(own).is_within(&network(outer)),
                 within,
                 "{own} in {outer}"
+            );
+        }
+    }
+
+    #[test]
+    fn urls_of_databases_say_where_they_are() {
+        for (url, host, port) in [
+            ("postgres://ann@db.example/app", "db.example", 5432),
+            ("postgresql://a:b@10.0.0.1:6000/app?x=@y", "10.0.0.1", 6000),
+            ("postgres://[::1]:90/x", "::1", 90),
+        ] {
+            assert_eq!(host_of_url(url), Some((host.to_owned(), port)), "{url}");
+        }
+        for url in [
+            "postgres:///app?host=/run/x",
+            "/srv/app",
+            "https://a.b/",
+            "",
+        ] {
+            assert_eq!(host_of_url(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn networks_are_written_as_they_are_read() {
+        for text in [
+            "none",
+            "own",
+            "host",
+            "own,allow:localhost:5432,[::1]:90",
+            "allow:a.b,*.c.d:1",
+        ] {
+            assert_eq!(network(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn this_machine_its_link_and_its_cloud_are_guarded() {
+        for address in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "169.254.169.254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "168.63.129.16",
+            "100.100.100.200",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:a9fe:a9fe::",
+            "fe80::1",
+            "ff02::1",
+            "fd00:ec2::254",
+        ] {
+            assert!(
+                why_guarded(address.parse().expect("an address")).is_some(),
+                "{address}"
+            );
+        }
+        for address in [
+            "10.0.0.1",
+            "192.168.1.1",
+            "93.184.216.34",
+            "100.64.0.1",
+            "2606:4700::1",
+            "fd00::1",
+        ] {
+            assert_eq!(
+                why_guarded(address.parse().expect("an address")),
+                None,
+                "{address}"
             );
         }
     }

@@ -50,6 +50,7 @@ struct Calls {
     socketcall: Option<u32>,
     /// rename, renameat and renameat2.
     renames: [u32; 3],
+    connect: u32,
     /// Namespaces and mounts: what those need who make namespaces of their own.
     mounts: &'static [u32],
     /// Keys of the kernel.
@@ -100,6 +101,7 @@ const NATIVE: Calls = Calls {
         libc::SYS_renameat as u32,
         libc::SYS_renameat2 as u32,
     ],
+    connect: libc::SYS_connect as u32,
     mounts: &[
         libc::SYS_mount as u32,
         libc::SYS_umount2 as u32,
@@ -160,6 +162,7 @@ const FOREIGN: Calls = Calls {
     socket: 359,
     socketcall: Some(102),
     renames: [38, 302, 353],
+    connect: 362,
     mounts: &[21, 22, 52, 217, 346],
     keys: &[286, 287, 288],
     others: &[
@@ -178,6 +181,7 @@ const FOREIGN: Calls = Calls {
     socket: 281,
     socketcall: None,
     renames: [38, 329, 382],
+    connect: 283,
     mounts: &[21, 52, 218, 375],
     keys: &[309, 310, 311],
     others: &[
@@ -198,6 +202,8 @@ pub(super) struct Permitted {
     pub(super) network: bool,
     /// Whether a process answers when renames and sizes of terminals are asked about.
     pub(super) asked: bool,
+    /// Whether that process makes connections, too.
+    pub(super) connects: bool,
 }
 
 /// What is refused. Where user namespaces are allowed, so are mounts, which are made there; a cgroup namespace is not: in it
@@ -207,6 +213,7 @@ fn rules(calls: &Calls, permitted: Permitted) -> Vec<Rule> {
         userns,
         network,
         asked,
+        connects,
     } = permitted;
     let argument = |argument: u32, bits: u32| Test::Bits { argument, bits };
     let is = |argument: u32, value: u32| Test::Is { argument, value };
@@ -244,6 +251,9 @@ fn rules(calls: &Calls, permitted: Permitted) -> Vec<Rule> {
     refuse(&NEW_OTHERS, Answer::Denied);
     if asked {
         refuse(&calls.renames, Answer::Asked);
+        if connects {
+            refuse(&[calls.connect], Answer::Asked);
+        }
         all.push(rule(calls.ioctl, is(1, RESIZE), Answer::Asked));
     }
     all
@@ -305,6 +315,16 @@ pub(super) fn resize_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Opt
 pub(super) fn is_user_namespace((machine, call): (u32, u32), arguments: [u64; 6]) -> bool {
     let calls = calls_of(machine);
     [calls.clone, calls.unshare].contains(&call) && arguments[0] as u32 & NEW_USER != 0
+}
+
+/// The descriptor that a call connects, and the address and length of where to.
+pub(super) fn connect_of(
+    (machine, call): (u32, u32),
+    arguments: [u64; 6],
+) -> Option<(i32, u64, usize)> {
+    let [fd, address, length, ..] = arguments;
+    let is_connect = call == calls_of(machine).connect;
+    is_connect.then_some((fd as i32, address, length as u32 as usize))
 }
 
 /// What a call renames, by its number on a machine, and its arguments.
@@ -419,6 +439,7 @@ mod tests {
                 userns,
                 network,
                 asked,
+                connects: asked,
             });
             let asked = if asked { ASKED } else { ALLOWED };
             let nested = if userns { ALLOWED } else { DENIED };
@@ -445,6 +466,7 @@ mod tests {
                 for call in calls.renames.iter().filter(|call| **call != u32::MAX) {
                     assert_eq!(ask(*call, [0, 0]), asked, "{call}");
                 }
+                assert_eq!(ask(calls.connect, [3, 0]), asked);
                 for call in calls.fcntls {
                     assert_eq!(ask(*call, [0, 1024]), DENIED);
                     assert_eq!(ask(*call, [0, 1025]), ALLOWED);

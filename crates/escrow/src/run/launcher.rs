@@ -16,10 +16,12 @@ use rustix::thread::{UnshareFlags, move_into_link_name_space};
 
 use super::monitor;
 use super::mounts::Mounted;
+use super::own_network::{Gateway, Outside};
 use super::spec::{BuildLocks, RunSpec};
 use super::supervise::{Channel, RunError, at};
 use super::{
-    Event, Request, idmap, mounts, proxy, renames, stand_ins, streams, sys, terminal_size,
+    Event, Request, idmap, mounts, outgoing, own_network, proxy, renames, stand_ins, streams, sys,
+    terminal_size,
 };
 use crate::failpoints;
 use crate::fs::Cause;
@@ -42,11 +44,12 @@ pub fn enter(spec: i32, channel: i32) -> ! {
 
 /// Without an answer the other side says that the namespace ended too early.
 pub(super) fn report_failure(channel: &Channel, failed: RunError) -> i32 {
-    let (step, errno) = match failed {
-        RunError::Step { step, errno } => (step, errno),
-        other => (other.to_string(), Errno::IO),
+    let event = match failed {
+        RunError::Step { step, errno } => Event::Failed(step, errno.raw_os_error()),
+        RunError::NoNetwork { step, errno } => Event::NoNetwork(step, errno.raw_os_error()),
+        other => Event::Failed(other.to_string(), Errno::IO.raw_os_error()),
     };
-    match channel.send(&Event::Failed(step, errno.raw_os_error())) {
+    match channel.send(&event) {
         Ok(()) | Err(_) => 125,
     }
 }
@@ -84,7 +87,8 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     };
     // A terminal is found by its name outside only.
     let terminal = spec.terminal.then(open_terminal).transpose()?;
-    let mover = join(&mut spec, &inside)?;
+    let relays = outgoing::relays(&spec.look.network);
+    let mover = join(&mut spec, &inside, channel)?;
     streams::renew_null()?;
     if !spec.look.open {
         answer_questions(&spec, channel)?;
@@ -92,6 +96,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     if let Network::Allow(_) = spec.look.network {
         proxy::offer(&mut spec, channel)?;
     }
+    outgoing::offer(&relays, channel)?;
     let Some(child) = sys::fork().map_err(at("start the command's monitor"))? else {
         let ended = end_with_parent("tie the command to its supervisor");
         let terminal = terminal.as_ref();
@@ -191,6 +196,10 @@ fn request_build(
             Some(Event::Failed(step, errno)) => {
                 return Err(at(step)(Errno::from_raw_os_error(errno)));
             }
+            Some(Event::NoNetwork(step, errno)) => {
+                let errno = Errno::from_raw_os_error(errno);
+                return Err(RunError::NoNetwork { step, errno });
+            }
             Some(_) => {}
             None => return Err(at("build the namespace")(Errno::PIPE)),
         }
@@ -279,7 +288,7 @@ fn build_namespace(
             "root has no capabilities inside, so files of other users can hardly be used: {why}"
         )
     });
-    let first = make_namespaces(spec)?;
+    let (first, gateway) = make_namespaces(spec)?;
     let mut mounted = mounts::make(spec, terminal)?;
     let second = mounted.notice.take();
     for notice in [without, first, second].into_iter().flatten() {
@@ -287,6 +296,11 @@ fn build_namespace(
         told.map_err(at("publish the namespace"))?;
     }
     let child = sys::fork().map_err(at("start process 1"))?;
+    if let Some(gateway) = gateway.filter(|_| child.is_some()) {
+        // There those who join find it.
+        let there = move_into_link_name_space(gateway.namespace.as_fd(), None);
+        there.map_err(no_network("stay at the gateway"))?;
+    }
     Ok((mounted, child, user))
 }
 
@@ -353,11 +367,24 @@ fn process_of(pid: u32) -> StepResult<ProcessIdentity> {
     ProcessIdentity::of(pid).ok().flatten().ok_or_else(gone)
 }
 
-/// Returns what has to be said of them.
-fn make_namespaces(spec: &RunSpec) -> StepResult<Option<String>> {
+/// The error of a step on the way to a network of the plan's own.
+fn no_network(step: &str) -> impl FnOnce(Errno) -> RunError {
+    let step = step.to_owned();
+    move |errno| RunError::NoNetwork { step, errno }
+}
+
+/// Returns what has to be said of them, and the gateway of a network of the plan's own.
+fn make_namespaces(spec: &RunSpec) -> StepResult<(Option<String>, Option<Gateway>)> {
     let notice = match rustix::process::geteuid().is_root() {
         true => None,
         false => idmap::enter()?,
+    };
+    let gateway = match spec.look.network {
+        Network::Own(_) => {
+            let made = own_network::make_gateway();
+            Some(made.map_err(no_network("make a gateway"))?)
+        }
+        _ => None,
     };
     let mut flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID;
     let own = spec.look.network != Network::Host;
@@ -379,13 +406,21 @@ fn make_namespaces(spec: &RunSpec) -> StepResult<Option<String>> {
     if own {
         sys::raise_loopback().map_err(at("bring the loopback device up"))?;
     }
+    if let Some(gateway) = &gateway {
+        let connected = own_network::connect(gateway);
+        connected.map_err(no_network("join the plan to its gateway"))?;
+    }
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount::mount_change(c"/", private).map_err(at("make the mounts private"))?;
-    Ok(notice)
+    Ok((notice, gateway))
 }
 
 /// Goes into the namespaces of a plan, and starts the mover on the way: it sees the files inside, and is not seen there.
-fn join(spec: &mut RunSpec, inside: &ProcessIdentity) -> StepResult<Option<Channel>> {
+fn join(
+    spec: &mut RunSpec,
+    inside: &ProcessIdentity,
+    channel: &Channel,
+) -> StepResult<Option<Channel>> {
     let open = |whose: &str, name: &str| {
         let path = Path::new("/proc").join(whose).join("ns").join(name);
         fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -405,6 +440,15 @@ fn join(spec: &mut RunSpec, inside: &ProcessIdentity) -> StepResult<Option<Chann
             namespaces.push((name, theirs));
         }
     }
+    let network = match spec.look.network {
+        Network::Own(_) => {
+            let (theirs, ours) = Channel::pair()?;
+            let sent = channel.send_with(&Event::Outgoing, theirs.as_fd());
+            sent.map_err(at("send to the supervisor"))?;
+            Some(Outside::find(inside.pid, ours).map_err(at(step()))?)
+        }
+        _ => None,
+    };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let processes = fs::open(c"/proc", flags, Mode::empty()).map_err(at(step()))?;
     // Looked at once they are held: another process may have got the number.
@@ -426,7 +470,8 @@ fn join(spec: &mut RunSpec, inside: &ProcessIdentity) -> StepResult<Option<Chann
     for (name, namespace) in &namespaces {
         if *name == "pid" && !spec.look.open {
             let user = || last.as_ref().map_or(Ok(()), |(_, user)| go(user));
-            mover = renames::start(spec, &processes, outside.as_deref(), user)?;
+            let outside = outside.as_deref();
+            mover = renames::start(spec, &processes, outside, network.as_ref(), user)?;
         }
         go(namespace).map_err(at(step()))?;
     }

@@ -46,8 +46,37 @@ pub(super) fn text() -> Option<String> {
     })
 }
 
+/// Which of these ports a process outside, on this machine's loopback, listens on, and its name where that can be seen.
+pub(super) fn outside(ports: &BTreeSet<u16>) -> Vec<(u16, Option<String>)> {
+    let lists =
+        ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| super::limits::text(Path::new(path)));
+    let sockets = lists.iter().flat_map(|list| sockets(list));
+    let mut sockets: BTreeMap<String, u16> =
+        sockets.filter(|(_, port)| ports.contains(port)).collect();
+    let mut found: BTreeMap<u16, Option<String>> =
+        sockets.values().map(|port| (*port, None)).collect();
+    for pid in process::parents().unwrap_or_default().into_keys() {
+        if sockets.is_empty() {
+            break;
+        }
+        let own = PathBuf::from(format!("/proc/{pid}"));
+        let open = Dir::open(&own.join("fd")).and_then(|dir| dir.names());
+        for number in open.unwrap_or_default() {
+            let number = String::from_utf8_lossy(&number).into_owned();
+            let target = rustix::fs::readlink(own.join("fd").join(number), Vec::new());
+            let target = target.unwrap_or_default();
+            if let Some(port) = sockets.remove(&*target.to_string_lossy()) {
+                let name = super::limits::text(&own.join("comm"));
+                let name = crate::model::text::escape(name.trim_end().as_bytes());
+                found.insert(port, Some(name));
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
 /// The sockets of a list of the kernel that listen: how they are called as a descriptor, and their ports.
-fn sockets(list: &str) -> impl Iterator<Item = (String, u16)> {
+pub(super) fn sockets(list: &str) -> impl Iterator<Item = (String, u16)> {
     list.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);

@@ -5,7 +5,7 @@
 //!   └─ launcher: joins the namespaces of the plan, waits for the monitor
 //!        ├─ monitor: starts the command, ends whatever it leaves
 //!        │    └─ the command: no capability, nothing but descriptors 0 to 2
-//!        ├─ mover: looks at renames and sizes of terminals before they are carried out; not seen inside
+//!        ├─ mover: looks at renames, sizes of terminals and connections before they are carried out; not seen inside
 //!        └─ reaper, if no command was inside yet: makes namespaces and mounts, holds the lock `live`
 //!             └─ process 1: nothing but its place
 //! ```
@@ -34,6 +34,11 @@
 //! | `limits` | memory, processes and processors of a command are limited |
 //! | `disk` | what a command takes on disk is limited |
 //! | `secrets` | which files and variables hold credentials, by name |
+//! | `own_network` | a network of the plan's own, which leads to a gateway without a way on |
+//! | `connects` | connections out of it wait for the supervisor, on the command's side |
+//! | `outgoing` | the supervisor decides by address, connects from here, and passes bytes on |
+//! | `relay` | bytes and datagrams between two sockets |
+//! | `published` | ports of the plan that are shown on this machine |
 //! | `proxy` | where the network is a list of hosts, those are reached and no other |
 //! | `tls` | the name that a TLS client asks for |
 //! | `filter` | the system calls that commands are refused |
@@ -48,6 +53,7 @@
 //! | `sys` | the system calls that have no safe form |
 
 mod ask;
+mod connects;
 mod console;
 mod disk;
 mod filter;
@@ -59,9 +65,13 @@ mod listening;
 mod monitor;
 mod mounts;
 mod notify;
+mod outgoing;
+mod own_network;
 mod pause;
 pub(crate) mod program;
 mod proxy;
+mod published;
+mod relay;
 mod renames;
 pub(crate) mod secrets;
 pub mod spec;
@@ -79,15 +89,18 @@ pub use ask::{AGENT, Answer, Question, ask};
 pub use console::{Attached, Console, Detached, Output};
 pub(crate) use disk::DiskWatch;
 pub use launcher::{enter, probe};
+pub(crate) use outgoing::{Outgoing, OutgoingRules};
 pub use pause::{PausedProcesses, pause};
 pub(crate) use program::{output, program};
 pub(crate) use proxy::Proxy;
+pub(crate) use published::Published;
+pub use published::PublishedPort;
 pub use secrets::Agent;
 pub use spec::{BuildLocks, Covered, MountedSandbox, NamespaceOptions, RunSpec};
 pub(crate) use streams::connect;
 use supervise::at;
 pub use supervise::{CommandExit, RunError};
-pub(crate) use supervise::{SupervisorOptions, at_io, supervise};
+pub(crate) use supervise::{HandedSocket, SupervisorOptions, at_io, supervise};
 pub(crate) use unconfined::unconfined;
 pub use walls::{Wall, walls};
 
@@ -123,6 +136,14 @@ enum Event {
     Listening,
     /// The socket of the proxy, which comes with this.
     Proxy,
+    /// The channel on which connections out of the plan's network are asked for, which comes with this.
+    Outgoing,
+    /// A socket of the plan's loopback that leads to this machine's at the same address, and whether it takes datagrams.
+    Relay(std::net::SocketAddr, bool),
+    /// A socket inside that was asked for.
+    Socket,
+    /// A network of the plan's own could not be made: at which step, and why.
+    NoNetwork(String, i32),
     /// The command is over a limit, and is ended.
     Limit(String),
     /// The command runs.
@@ -146,4 +167,6 @@ enum Request {
     Continue { front: bool },
     /// Pass this signal to the command.
     Signal(i32),
+    /// Open a socket in the plan's network.
+    Socket { v6: bool },
 }

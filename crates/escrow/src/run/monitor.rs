@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, getpid,
     getrlimit, kill_process, kill_process_group, set_child_subreaper, set_dumpable_behavior,
@@ -67,6 +68,7 @@ pub(super) fn watch(
         }
         if !ready[1].revents().is_empty() {
             match channel.receive::<Request>() {
+                Ok(Some(Request::Socket { v6 })) => open_socket(v6, channel),
                 Ok(Some(request)) => obey(&request, command, terminal),
                 // The supervisor is gone, and so is everything it watched over.
                 Ok(None) | Err(_) => {
@@ -107,7 +109,7 @@ pub(super) fn watch(
 
 fn obey(request: &Request, command: Pid, terminal: Option<&OwnedFd>) {
     let done = match request {
-        Request::Go => Ok(()),
+        Request::Go | Request::Socket { .. } => Ok(()),
         Request::Continue { front } => {
             if let Some(terminal) = terminal.filter(|_| *front) {
                 match tcsetpgrp(terminal, command) {
@@ -130,6 +132,19 @@ fn obey(request: &Request, command: Pid, terminal: Option<&OwnedFd>) {
     };
     // A command that has just ended needs no signal.
     match done {
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// Opens a socket in the network of the command, for the supervisor.
+fn open_socket(v6: bool, channel: &Channel) {
+    let family = match v6 {
+        true => AddressFamily::INET6,
+        false => AddressFamily::INET,
+    };
+    let opened = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    match opened.and_then(|socket| channel.send_with(&Event::Socket, socket.as_fd())) {
+        // A supervisor that gets none gives the connection up.
         Ok(()) | Err(_) => {}
     }
 }

@@ -136,6 +136,20 @@ pub(super) fn filter_calls(mut filter: Vec<libc::sock_filter>) -> Result<OwnedFd
     }
 }
 
+/// Whether this kernel asks about calls (Linux 5.19). Nothing is set: the kernel looks at what is wanted before it looks at the
+/// filter, of which there is none.
+pub(super) fn can_ask() -> bool {
+    let flags =
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let (mode, none) = (
+        libc::SECCOMP_SET_MODE_FILTER,
+        std::ptr::null::<libc::sock_fprog>(),
+    );
+    // SAFETY: the kernel reads no filter at this address: it refuses it.
+    let refused = check(unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, none) });
+    refused == Err(Errno::FAULT)
+}
+
 /// Lets the one that asks and the one that answers take turns on one processor, where the kernel can.
 pub(super) fn take_turns(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
@@ -230,6 +244,11 @@ impl HeldCall {
         let all = self.read(&mut bytes, address)? == bytes.len();
         let [a, b, c, d, e, f, g, h] = bytes;
         all.then(|| [[a, b], [c, d], [e, f], [g, h]].map(u16::from_ne_bytes))
+    }
+
+    /// Reads bytes that lie at an address of the process. Returns how many there were.
+    pub(super) fn bytes_at(&self, address: u64, bytes: &mut [u8]) -> Option<usize> {
+        self.read(bytes, address)
     }
 
     /// The path that lies at an address of the process.

@@ -72,7 +72,7 @@ pub(super) fn offer(spec: &mut RunSpec, channel: &Channel) -> StepResult<()> {
 fn has(network: &Network, host: &str) -> bool {
     match network {
         Network::Allow(hosts) => hosts.iter().any(|one| one.names(host)),
-        Network::None | Network::Host => false,
+        Network::None | Network::Host | Network::Own(_) => false,
     }
 }
 

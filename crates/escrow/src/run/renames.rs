@@ -5,7 +5,7 @@
 //! the kernel carries it out. If it is one of a directory that the kernel would refuse, a directory that lies in the
 //! layer alone first takes its place, with everything that is in it; then the kernel is left to do what it was asked.
 //!
-//! One process for each command looks, also at the sizes of terminals ([`terminal_size`]), with the capabilities of the monitor, since it must find the paths of others. What
+//! One process for each command looks, also at the sizes of terminals ([`terminal_size`]) and at connections ([`connects`]), with the capabilities of the monitor, since it must find the paths of others. What
 //! changes anything is done by a process of its own, behind the walls of the command, so a command that changes its
 //! memory meanwhile has only done what it can do by itself. Both see the files inside, and are not among the processes
 //! there: no command can see or end them, and what pauses those inside waits until a rename is done. The monitor waits too.
@@ -23,8 +23,10 @@ use rustix::process::{
 use rustix::stdio::{stderr, stdin, stdout};
 use rustix::termios::isatty;
 
+use super::connects::{self, Connects};
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::notify::{self, HeldCall, HeldCalls};
+use super::own_network::Outside;
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
 use super::{Event, filter, landlock, sys, terminal_size};
@@ -43,25 +45,29 @@ const NO_NAMESPACES: &str = "the command failed, and a user namespace of its own
 /// What the kernel calls an overlay.
 const OVERLAY: u64 = 0x794c_7630;
 
-/// Starts the process that looks at renames, if there is an overlay inside, and at the sizes of terminals, also if the command
-/// is given one; `join` is what it has yet to do to have the rights of those inside. It ends when the other end of the channel
+/// Starts the process that looks at renames, if there is an overlay inside, at the sizes of terminals, also if the command
+/// is given one, and at connections out of a network of its own; `join` is what it has yet to do to have the rights of those inside. It ends when the other end of the channel
 /// does.
 pub(super) fn start(
     spec: &RunSpec,
     processes: &OwnedFd,
     outside: Option<&[u64]>,
+    network: Option<&Outside>,
     join: impl Fn() -> Result<(), Errno>,
 ) -> StepResult<Option<Channel>> {
     let layers = |view: &View| matches!(view, View::Layers(_));
     let overlay = spec.home.is_some() || spec.views.iter().any(|shown| layers(&shown.view));
     let streams = || [stdin(), stdout(), stderr()].into_iter().any(isatty);
-    if !overlay && !spec.terminal && !streams() {
+    if !overlay && !spec.terminal && !streams() && network.is_none() {
         return Ok(None);
     }
     let (ours, theirs) = Channel::pair()?;
     if sys::fork().map_err(at("watch over renames"))?.is_none() {
-        let joined = join().map_err(at("watch over renames"));
-        let status = joined.and_then(|()| look(spec, (processes, outside), &theirs));
+        let gateway = network.map_or(Ok(()), Outside::enter_gateway);
+        let joined = gateway.and_then(|()| join());
+        let joined = joined.map_err(at("watch over renames"));
+        let channels = (&theirs, network.map(|network| &network.channel));
+        let status = joined.and_then(|()| look(spec, (processes, outside), channels));
         sys::exit(status.map_or_else(|failed| report_failure(&theirs, failed), |()| 0));
     }
     Ok(Some(ours))
@@ -81,10 +87,13 @@ pub(super) fn end(mover: &Channel) -> Option<String> {
 
 /// Sets the filter of the process that becomes the command. Where the kernel cannot ask, renames and sizes are as they are.
 pub(super) fn filter_calls(spec: &RunSpec, mover: Option<&Channel>) -> Result<(), Errno> {
-    if let Some(mover) = mover
-        && let Ok(listener) = notify::filter_calls(filter::program(permitted(spec, true)))
-    {
-        return mover.send_with(&Event::Listening, listener.as_fd());
+    if let Some(mover) = mover {
+        match notify::filter_calls(filter::program(permitted(spec, true))) {
+            Ok(listener) => return mover.send_with(&Event::Listening, listener.as_fd()),
+            // Without an answer nothing would be reached, and nothing would say why.
+            Err(errno) if matches!(spec.look.network, Network::Own(_)) => return Err(errno),
+            Err(_) => {}
+        }
     }
     sys::filter_calls(filter::program(permitted(spec, false)))
 }
@@ -94,21 +103,24 @@ fn permitted(spec: &RunSpec, asked: bool) -> filter::Permitted {
         userns: spec.look.userns,
         network: spec.look.network == Network::Host,
         asked,
+        connects: matches!(spec.look.network, Network::Own(_)),
     }
 }
 
 fn look(
     spec: &RunSpec,
     (processes, outside): (&OwnedFd, Option<&[u64]>),
-    channel: &Channel,
+    (channel, network): (&Channel, Option<&Channel>),
 ) -> StepResult<()> {
     let step = || "watch over renames".to_owned();
     end_with_parent("watch over renames")?;
     notify::remember_session();
     sys::leave_terminal().map_err(at(step()))?;
     // Its share says that a process of ours may change files.
-    let numbers = [channel.as_fd(), processes.as_fd()].map(|fd| fd.as_raw_fd());
-    let mut kept = [numbers[0], numbers[1], spec.share];
+    let open = [channel.as_fd(), processes.as_fd()].into_iter();
+    let open = open.chain(network.map(AsFd::as_fd));
+    let mut kept: Vec<i32> = open.map(|fd| fd.as_raw_fd()).collect();
+    kept.push(spec.share);
     sys::keep_only(&mut kept, 3).map_err(at(step()))?;
     let heard = channel.receive_with::<Event>().map_err(at(step()))?;
     let Some((_, Some(listener))) = heard else {
@@ -121,7 +133,8 @@ fn look(
     // as if the kernel knew none. One that is killed has a successor, and what it was about to answer is an I/O error.
     loop {
         let Some(answering) = sys::fork().map_err(at(step()))? else {
-            let done = answer(spec, (processes, outside), channel, (listener, &held));
+            let channels = (channel, network);
+            let done = answer(spec, (processes, outside), channels, (listener, &held));
             sys::exit(done.map_or_else(|failed| report_failure(channel, failed), |()| 0));
         };
         let ended = loop {
@@ -143,7 +156,7 @@ fn look(
 fn answer(
     spec: &RunSpec,
     (processes, outside): (&OwnedFd, Option<&[u64]>),
-    channel: &Channel,
+    (channel, network): (&Channel, Option<&Channel>),
     (listener, held): (BorrowedFd<'_>, &HeldCalls),
 ) -> StepResult<()> {
     let step = || "watch over renames".to_owned();
@@ -152,6 +165,7 @@ fn answer(
     let mut refused = false;
     // Those that help, each with the place where its call is noted.
     let mut helping: Vec<(OwnedFd, usize)> = Vec::new();
+    let mut connects = network.map(Connects::new);
     loop {
         let mut ready = vec![
             PollFd::new(channel, PollFlags::IN),
@@ -159,7 +173,11 @@ fn answer(
         ];
         let helpers = helping.iter();
         ready.extend(helpers.map(|(helper, _)| PollFd::new(helper, PollFlags::IN)));
-        match poll(&mut ready, None) {
+        let hears = connects.as_ref().map(Connects::channel);
+        ready.extend(hears.map(|hears| PollFd::from_borrowed_fd(hears, PollFlags::IN)));
+        let queue = connects.as_ref().is_some_and(Connects::has_queue);
+        let again = Timespec::try_from(connects::AGAIN).ok().filter(|_| queue);
+        match poll(&mut ready, again.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(at(step())(errno)),
@@ -170,10 +188,16 @@ fn answer(
         if !ready[0].revents().is_empty() || !(asked || heard.is_empty()) {
             break;
         }
-        let ended: Vec<bool> = ready[2..]
-            .iter()
-            .map(|one| !one.revents().is_empty())
-            .collect();
+        let came = ready[2..].iter().map(|one| !one.revents().is_empty());
+        let mut ended = came.collect::<Vec<bool>>();
+        if let Some(there) = &mut connects {
+            let came = ended.pop() == Some(true);
+            if came && !there.hear(listener, held) {
+                connects = None;
+            } else if queue {
+                there.open_queued(listener, held);
+            }
+        }
         let mut ended = ended.into_iter();
         helping.retain(|(_, noted)| match ended.next() {
             // It answered, or nobody will.
@@ -204,6 +228,13 @@ fn answer(
             noted.into_iter().for_each(|at| held.forget(at));
             continue;
         }
+        let call = match (&mut connects, noted) {
+            (Some(connects), noted) => match connects.take(processes, call, noted) {
+                Ok(()) => continue,
+                Err(call) => call,
+            },
+            (None, _) => call,
+        };
         let paths = both_paths(processes, &call).filter(|_| call.waits(listener));
         let changes = paths.filter(|paths| paths.iter().any(RenamedPath::may_need_help));
         match changes.map(|paths| (sys::fork(), paths)) {

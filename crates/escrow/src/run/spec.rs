@@ -101,6 +101,8 @@ pub struct RunSpec {
     pub command: Vec<Location>,
     /// Its environment.
     pub environment: Vec<(Location, Location)>,
+    /// Databases that the plan holds on servers, each a host and its port: their addresses are not reached.
+    pub held: Vec<(String, u16)>,
     /// Where it finds its supervisor.
     pub socket: Location,
     /// How many files it may have open, if not as many as its supervisor.

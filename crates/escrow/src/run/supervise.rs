@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::spec::RunSpec;
-use super::{DiskWatch, Event, Request, sys};
+use super::{DiskWatch, Event, Published, Request, sys};
 use crate::fs::process::ProcessIdentity;
 
 /// How a command ended.
@@ -58,6 +58,14 @@ pub enum RunError {
     /// A step of the way in failed.
     #[error("cannot {step}: {}", std::io::Error::from(*.errno))]
     Step {
+        /// What was tried.
+        step: String,
+        /// Why it failed.
+        errno: Errno,
+    },
+    /// A network of the plan's own could not be made.
+    #[error("cannot make a network of the plan's own ({step}: {})", std::io::Error::from(*.errno))]
+    NoNetwork {
         /// What was tried.
         step: String,
         /// Why it failed.
@@ -211,6 +219,14 @@ pub(crate) fn at_io(step: impl Into<String>) -> impl FnOnce(std::io::Error) -> R
     move |error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
+/// A socket of the plan's own network.
+pub(crate) enum HandedSocket {
+    /// The channel on which connections out of it are asked for.
+    Outgoing,
+    /// One of its loopback that leads to this machine's at the same address, and whether it takes datagrams.
+    Relay(std::net::SocketAddr, bool),
+}
+
 /// The outside of a run.
 pub(crate) struct SupervisorOptions<'a> {
     /// A program that calls [`enter`](super::enter) with the two descriptors it is given as words.
@@ -229,6 +245,10 @@ pub(crate) struct SupervisorOptions<'a> {
     pub(crate) asked: &'a mut dyn FnMut(OwnedFd),
     /// Is given the socket of the proxy.
     pub(crate) proxied: &'a mut dyn FnMut(OwnedFd),
+    /// Is given other sockets of the plan's network.
+    pub(crate) handed: &'a mut dyn FnMut(HandedSocket, OwnedFd),
+    /// Ports of the plan that are shown on this machine.
+    pub(crate) published: Option<&'a Published>,
     /// Receives what was done without, and which limit was reached.
     pub(crate) notice: &'a mut dyn FnMut(String),
     /// How long the command may take.
@@ -336,13 +356,31 @@ fn listen(
             }
             Ok(Some((Event::Listening, Some(socket)))) => (outside.asked)(socket),
             Ok(Some((Event::Proxy, Some(socket)))) => (outside.proxied)(socket),
+            Ok(Some((Event::Outgoing, Some(socket)))) => {
+                (outside.handed)(HandedSocket::Outgoing, socket);
+            }
+            Ok(Some((Event::Relay(to, udp), Some(socket)))) => {
+                (outside.handed)(HandedSocket::Relay(to, udp), socket);
+            }
+            Ok(Some((Event::Socket, Some(socket)))) => {
+                if let Some(published) = outside.published {
+                    published.take(socket);
+                }
+            }
             Ok(Some((Event::Notice(text), _))) => (outside.notice)(text),
             Ok(Some((Event::Limit(text), _))) => (outside.notice)(text),
             Ok(Some((Event::Started, _))) => {
                 clock.start();
                 (outside.started)();
+                let started = outside.published.map(|one| one.start(channel));
+                started.transpose().map_err(at_io("publish ports"))?;
             }
             Ok(Some((Event::Listening | Event::Proxy | Event::Built(_), _))) => {}
+            Ok(Some((Event::Outgoing | Event::Relay(..) | Event::Socket, _))) => {}
+            Ok(Some((Event::NoNetwork(step, errno), _))) => {
+                let errno = Errno::from_raw_os_error(errno);
+                return Err(RunError::NoNetwork { step, errno });
+            }
             Ok(Some((Event::Stopped(signal), _))) => match job.stopped(signal) {
                 Some(answer) => request(answer),
                 // No shell would continue us: whoever waits for us can still end us by a signal.

@@ -65,7 +65,10 @@ impl Scene {
 /// Every key, what the user says, what the project says, and what counts without and with trust.
 const KEYS: &str = "
 network | run: {network: none} | run: {network: host} | none | host
-network | {} | run: {network: host} | host | host
+network | {} | run: {network: host} | own | host
+network | {} | run: {network: own} | own | own
+network | {} | run: {network: none} | none | none
+network | run: {network: own} | run: {network: {own: ['localhost:1']}} | own | own,allow:localhost:1
 network | run: {network: host} | run: {network: none} | none | none
 network | run: {network: host} | run: {network: {allow: [a.b]}} | allow:a.b | allow:a.b
 network | run: {network: {allow: ['*.b']}} | run: {network: {allow: [a.b, 'x.b:443']}} | allow:a.b,x.b:443 | allow:a.b,x.b:443
@@ -116,7 +119,7 @@ fn look(settings: &Settings, key: &str) -> String {
     let text = match key {
         "network" => {
             let network = settings.run.network.clone();
-            network.unwrap_or(Network::Host).to_string()
+            network.unwrap_or_else(Network::own).to_string()
         }
         "scratch" => settings.run.scratch.unwrap_or(true).to_string(),
         "writable" => join(
