@@ -1,6 +1,7 @@
 //! A diff as text: a listing, a summary, or a patch that `patch -p1` and `git apply` take.
 
 mod binary;
+mod carried;
 mod described;
 mod renames;
 
@@ -13,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::model::counted::is_dir;
 use crate::model::hunks::{HunkRange, is_divisible, lines};
 use crate::model::{
-    Change, ChangeKind, ChangedField, ChosenHunks, CountedChanges, DiffView, EntryInfo, EntryKind,
-    ResourcePath,
+    CarriedContents, Change, ChangeKind, ChangedField, ChosenHunks, CountedChanges, DiffView,
+    EntryInfo, EntryKind, ResourcePath,
 };
 
 pub use described::described;
@@ -59,6 +60,10 @@ pub trait VersionContents {
     fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>>;
     /// The sandbox's version of a file.
     fn sandbox(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>>;
+    /// Versions that a change carries and the files do not show.
+    fn carried(&self, _change: &Change) -> Result<CarriedContents> {
+        Ok(CarriedContents::new())
+    }
 }
 
 /// How many changes of each kind there are.
@@ -278,7 +283,8 @@ fn one(
     let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(Error::Output);
     // What is no file has no place in a patch of files, but nothing that is released is left out.
     if let Some(remarks) = described::remarks(change, options.context) {
-        return write(remarks.as_bytes());
+        write(remarks.as_bytes())?;
+        return write(&carried::remarks(change, contents, options)?);
     }
     for remark in remarks(change) {
         write(format!("# {remark}: {}\n", change.path).as_bytes())?;

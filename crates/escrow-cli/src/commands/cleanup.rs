@@ -83,7 +83,7 @@ fn unreleased(context: &Context, plan: &Plan, ui: &Ui) -> Vec<String> {
     for one in found.iter().filter(|one| !one.diff.is_empty()) {
         let mut line = format!("{}: {}", one.view.resource.name, show::sum(&one.diff));
         for change in &one.diff.changes {
-            if let Detail::Opaque { detail } = &change.detail
+            if let Detail::Opaque { detail, .. } = &change.detail
                 && let Some(commits @ [last, ..]) = detail["commits"].as_array().map(Vec::as_slice)
             {
                 let commits = count(commits.len() as u64, "commit", "commits");

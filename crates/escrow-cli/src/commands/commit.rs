@@ -277,7 +277,10 @@ fn document(plan: &str, preview: &CommitPreview, committed: bool) -> Value {
     let resources: Vec<Value> = preview.members.iter().map(member).collect();
     let later = preview.members.iter().flat_map(|member| {
         member.runs_later.iter().map(|one| {
-            let more = json!({"resource": member.resource, "why": one.why});
+            let mut more = json!({"resource": member.resource, "why": one.why});
+            if let Some(within) = &one.within {
+                more["within"] = json!(within);
+            }
             show::with_path(&one.path, more)
         })
     });
@@ -360,6 +363,9 @@ pub(super) fn show_report(
         }
     }
     for (one, by_git) in preview.members.iter().zip(&by_git) {
+        for line in show::warning_lines(&one.resource, &one.diff) {
+            ui.line(&line);
+        }
         let folds = (&WholeDirs::of(&one.diff), by_git);
         for line in show::later_lines(&one.resource, &one.runs_later, folds, ui) {
             ui.line(&line);

@@ -6,10 +6,10 @@ use escrow::config::ConfigResource;
 use escrow::diff::ChangeSummary;
 use escrow::manager::{PlanView, ResourceDiff, SandboxView};
 use escrow::model::resource::FS_DIRECTORY;
-use escrow::model::text::Location;
+use escrow::model::text::{Location, escape_text};
 use escrow::model::{
-    AutorunChange, AutorunGroup, Change, Conflict, CountedChanges, Detail, DiffView, EntryInfo,
-    EntryKind, ResourcePath, WholeDirs,
+    AutorunChange, AutorunGroup, Carried, Change, Conflict, CountedChanges, Detail, DiffView,
+    EntryInfo, EntryKind, ResourcePath, WholeDirs,
 };
 use escrow::strategy::registry::AUTO;
 use escrow::{Plan, Resource};
@@ -54,7 +54,12 @@ pub(crate) fn change(change: &Change) -> Value {
     );
     let mut more = json!({"kind": change.kind, "fields": change.fields, "old": old, "new": new});
     match &change.detail {
-        Detail::Opaque { detail } => more["detail"] = detail.clone(),
+        Detail::Opaque { detail, carried } => {
+            more["detail"] = detail.clone();
+            if !carried.is_empty() {
+                more["carried"] = carried.iter().map(version).collect();
+            }
+        }
         // A row is no entry of a directory.
         Detail::Row(row) => {
             more = json!({
@@ -68,6 +73,26 @@ pub(crate) fn change(change: &Change) -> Value {
         Detail::File(_) => {}
     }
     with_path(&change.path, more)
+}
+
+/// What an item that is no file brings along at a path, as JSON.
+fn version(one: &Carried) -> Value {
+    let side = |facts: &Option<EntryInfo>, id: &Option<String>| {
+        facts.as_ref().map(|facts| {
+            let mut side = json!({"type": facts.kind, "mode": facts.mode, "id": id});
+            if let Some(target) = &facts.target {
+                side["target"] = location(target);
+            }
+            side
+        })
+    };
+    let (old, new) = (
+        side(&one.change.old, &one.ids.0),
+        side(&one.change.new, &one.ids.1),
+    );
+    let more = json!({"within": one.within, "kind": one.change.kind, "files": one.files,
+        "old": old, "new": new});
+    with_path(&one.change.path, more)
 }
 
 /// Changes as JSON, one after the other.
@@ -136,7 +161,11 @@ pub(crate) fn later_lines(
         false => dirs.group(later),
     };
     let line = |one: AutorunGroup| match one.files {
-        1 => format!("{word}  {resource}:{}  {}", one.path, one.why),
+        1 => {
+            let within = one.within.map(|within| format!(", in {within} only"));
+            let within = within.unwrap_or_default();
+            format!("{word}  {resource}:{}  {}{within}", one.path, one.why)
+        }
         files => {
             let more = format!("{files} files in a new directory, the first: {}", one.why);
             format!("{word}  {resource}:{}/  {more}", one.path)
@@ -203,6 +232,25 @@ pub(crate) fn heads(sum: String, by_git: &CountedChanges, ignored: &DiffView) ->
     lines
 }
 
+/// What everybody is to read of the changes before they are released.
+pub(crate) fn warning_lines(resource: &str, diff: &DiffView) -> Vec<String> {
+    let word = paint(Tone::Careful, "attention");
+    let line = |text: &str| format!("{word}  {resource}: {}", escape_text(text.as_bytes()));
+    let mut lines = Vec::new();
+    for change in &diff.changes {
+        let all: Vec<&str> = change.warnings().collect();
+        lines.extend(all.iter().take(WARNINGS).map(|text| line(text)));
+        if let Some(more) = all.len().checked_sub(WARNINGS + 1) {
+            let more = more + 1;
+            lines.push(line(&format!("and {more} more; `--json` has all")));
+        }
+    }
+    lines
+}
+
+/// So many of them are shown of one change.
+const WARNINGS: usize = 10;
+
 /// Says what of the changes of a resource keeps them from being committed, and which paths both sides changed.
 pub(crate) fn obstacles(of: &ResourceDiff, plan: &str, ui: &Ui) {
     for change in &of.diff.changes {
@@ -222,14 +270,14 @@ pub(crate) fn obstacles(of: &ResourceDiff, plan: &str, ui: &Ui) {
 /// The submodule in which a change says that something was committed.
 pub(crate) fn submodule(change: &Change) -> Option<&str> {
     match &change.detail {
-        Detail::Opaque { detail } => detail["submodule"].as_str(),
+        Detail::Opaque { detail, .. } => detail["submodule"].as_str(),
         _ => None,
     }
 }
 
 /// How the rest is released all the same.
 fn go_on(of: &ResourceDiff, change: &Change, submodule: &str, plan: &str) -> String {
-    let Detail::Opaque { detail } = &change.detail else {
+    let Detail::Opaque { detail, .. } = &change.detail else {
         return String::new();
     };
     // A name that holds anything else is no part of a command to type.

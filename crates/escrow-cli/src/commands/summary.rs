@@ -86,6 +86,9 @@ pub(super) fn summarize(context: &Context, found: &PlanDiff, since: Option<&Plan
         ui.say(&format!("{name}: {}", heads.next().unwrap_or_default()));
         heads.for_each(|line| ui.say(&format!("  {line}")));
         show::obstacles(one, found.plan_name(), ui);
+        for line in show::warning_lines(&resource.name, &one.diff) {
+            ui.say(&line);
+        }
         let later = resource.runs_later(&one.diff);
         let folds = (&WholeDirs::of(&one.diff), &by_git);
         for line in show::later_lines(&resource.name, &later, folds, ui) {

@@ -33,6 +33,7 @@ mod git_signature;
 mod git_traps;
 mod git_uncommitted;
 mod git_undo;
+mod git_unseen;
 mod git_work;
 mod groups;
 mod helpers_killed;

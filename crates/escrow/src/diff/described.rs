@@ -14,7 +14,7 @@ use crate::model::{Change, ChangeKind, Detail};
 /// What a strategy says of a change that is no file's, line by line. A text that became another one is shown by its hunks, with
 /// so many unchanged lines around each.
 pub fn described(change: &Change, context: usize) -> Vec<String> {
-    let Detail::Opaque { detail } = &change.detail else {
+    let Detail::Opaque { detail, .. } = &change.detail else {
         return Vec::new();
     };
     let text = |key: &str| detail.get(key).and_then(Value::as_str);
@@ -48,7 +48,7 @@ pub(super) fn remarks(change: &Change, context: usize) -> Option<String> {
             );
             return Some(format!("# {path}: {before} -> {after}\n"));
         }
-        Detail::Opaque { detail } => detail,
+        Detail::Opaque { detail, .. } => detail,
     };
     let what = detail.get("what").and_then(Value::as_str);
     let what = what.map(|what| format!("{} ", escape(what.as_bytes())));

@@ -5,7 +5,7 @@ use super::audit::OperationSubject;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
 use crate::model::{
-    Action, ChangeKind, Decision, DiffView, EntryKind, PlanId, ResourcePath, Scope, Shape,
+    Action, Change, ChangeKind, Decision, DiffView, EntryKind, PlanId, ResourcePath, Scope, Shape,
 };
 use crate::policy::{Policies, ResultingEntry};
 use crate::resource::ResourceGraph;
@@ -329,7 +329,11 @@ impl Manager {
             return self.authorize(plan, action, &[within], ResultingEntry::Entry);
         }
         let mut first = None;
-        for change in &diff.changes {
+        // What a history brings along counts like a file, whatever the files show.
+        let carried = diff.changes.iter().flat_map(Change::carried);
+        let carried = carried.map(|one| (&one.change, Some(&one.within)));
+        let all = diff.changes.iter().map(|change| (change, None));
+        for (change, within) in all.chain(carried) {
             let kind = change.new.as_ref().map(|new| new.kind);
             let form = match (kind, change.kind) {
                 (Some(EntryKind::Symlink), _)
@@ -345,7 +349,12 @@ impl Manager {
             }
             match (authorized, &mut first) {
                 (Ok(()), _) => {}
-                (Err(error), None) => first = Some(error),
+                (Err(mut error), None) => {
+                    if let (Error::Denied { decision, .. }, Some(within)) = (&mut error, within) {
+                        decision.reason = format!("{} (in {within})", decision.reason);
+                    }
+                    first = Some(error);
+                }
                 (Err(_), Some(Error::Denied { others, .. })) => *others += 1,
                 (Err(error), Some(_)) => return Err(error),
             }

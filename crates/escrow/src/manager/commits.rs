@@ -258,7 +258,9 @@ impl Manager {
                 let _originals = self.lock_originals(&resources, true)?;
                 let looked = (request.terms, &Session::Shared, selection);
                 let previewed = self.look(plan, &views, looked, observer)?;
-                self.authorize_release(&previewed.show(), &views)?;
+                let preview = previewed.show();
+                self.authorize_release(&preview, &views)?;
+                self.say_unvalidated(&preview);
                 previewed.check()?;
                 if let Some(expected) = request.expected {
                     check_expected(plan, expected, &previewed.digest()?)?;

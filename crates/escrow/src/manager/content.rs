@@ -18,8 +18,8 @@ use crate::fs::state_dir::{self, Lock};
 use crate::model::counted;
 use crate::model::text::Location;
 use crate::model::{
-    Action, Change, CountedChanges, DiffView, EntryInfo, PlanDigest, PlanState, ResourcePath,
-    SandboxState, Scope,
+    Action, CarriedContents, Change, CountedChanges, DiffView, EntryInfo, PlanDigest, PlanState,
+    ResourcePath, SandboxState, Scope,
 };
 use crate::policy::select::ReleasePattern;
 use crate::store::{Plan, Resource};
@@ -605,5 +605,11 @@ impl VersionContents for BothVersions<'_> {
             ComparedSides::BaseToOriginal => self.now(path),
             _ => Ok(self.sandbox.read(path)?),
         }
+    }
+
+    fn carried(&self, change: &Change) -> Result<CarriedContents> {
+        let mut paths = change.carried().iter().map(|one| &one.change.path);
+        paths.try_for_each(|path| self.permit(path))?;
+        Ok(self.sandbox.carried(change)?)
     }
 }

@@ -10,18 +10,19 @@
 //! layer, the search path has no directory of a sandbox or of a path that commands may write, and there is no network unless
 //! the configuration declares it. What a validation names by its path, it declares.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::network::Supervision;
 use super::sessions::SessionState;
 use super::{Manager, RunRequest, SandboxView};
-use crate::commit::scratch_name;
+use crate::commit::{CommitPreview, scratch_name};
 use crate::config::Validation;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::{state_dir, workspace};
-use crate::model::{Action, DeniedConnection};
+use crate::model::{Action, Change, DeniedConnection};
 use crate::run::{CommandExit, Output};
 use crate::store::Plan;
 
@@ -64,6 +65,25 @@ impl Manager {
             ));
         }
         passed
+    }
+
+    /// Says what is released that no validation sees: they see the files.
+    pub(super) fn say_unvalidated(&self, preview: &CommitPreview) {
+        for member in &preview.members {
+            let unseen = member.diff.changes.iter().flat_map(Change::unseen);
+            let unseen: BTreeSet<_> = unseen.map(|one| (&one.change.path, &one.within)).collect();
+            let Some((path, within)) = unseen.first() else {
+                continue;
+            };
+            let more = match unseen.len() - 1 {
+                0 => String::new(),
+                more => format!(", and {more} more like it"),
+            };
+            self.notice(format!(
+                "the validation sees the files of {}, which are not all that is committed: {within} has another version of {path}{more}",
+                member.resource
+            ));
+        }
     }
 
     fn validate_by(

@@ -6,6 +6,7 @@
 
 mod table;
 
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use super::change::{Change, ChangeKind, ChangedField, DiffView, EntryKind};
@@ -21,6 +22,8 @@ pub struct AutorunChange {
     pub why: &'static str,
     /// How soon that may be: what weighs least comes first.
     pub weight: usize,
+    /// Where it is, if the files do not show it.
+    pub within: Option<String>,
 }
 
 /// The changes of a diff that will run later, in its order.
@@ -37,11 +40,23 @@ pub(crate) fn autorun_at(diff: &DiffView, at: &Location) -> Vec<AutorunChange> {
 }
 
 fn named_so(diff: &DiffView, names: impl Fn(&Change) -> Vec<String>) -> Vec<AutorunChange> {
-    let one = |change: &Change| {
-        let path = change.path.clone();
-        why_of(change, &names(change)).map(|(weight, why)| AutorunChange { path, why, weight })
+    let one = |change: &Change, within: Option<&String>| {
+        let (weight, why) = why_of(change, &names(change))?;
+        Some(AutorunChange {
+            path: change.path.clone(),
+            why,
+            weight,
+            within: within.cloned(),
+        })
     };
-    diff.changes.iter().filter_map(one).collect()
+    let mut found: Vec<AutorunChange> = diff.changes.iter().filter_map(|c| one(c, None)).collect();
+    // Of several versions that the files do not show, the first is named.
+    let mut named = HashSet::new();
+    for carried in diff.changes.iter().flat_map(Change::unseen) {
+        let later = one(&carried.change, Some(&carried.within));
+        found.extend(later.filter(|one| named.insert(one.path.clone())));
+    }
+    found
 }
 
 /// A pattern of the table: its names, and whether it means everything below them.

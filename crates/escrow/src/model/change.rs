@@ -1,5 +1,6 @@
 //! Changes and diffs: one [`Change`] for each path that differs.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -169,7 +170,39 @@ pub enum Detail {
     Opaque {
         /// In its own words.
         detail: serde_json::Value,
+        /// What it brings along at paths of the resource.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        carried: Vec<Carried>,
     },
+}
+
+/// A version that an item which is no file brings along at a path of the resource: in a commit of a history, or staged. Who
+/// commits the item releases it, whatever the files show.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Where it is, as the strategy calls it: `commit 1a2b3c4d5e "fix typo"`, `the index`.
+    pub within: String,
+    /// How the path changes there, as that of a file. Sizes are not known.
+    pub change: Change,
+    /// The names of both versions, by which the strategy finds their contents.
+    pub ids: (Option<String>, Option<String>),
+    /// What the files show there.
+    pub files: CarriedFiles,
+}
+
+/// Contents of versions that are carried, by their names.
+pub type CarriedContents = BTreeMap<String, Vec<u8>>;
+
+/// What the files of a resource show of a version that something else carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CarriedFiles {
+    /// The same version.
+    Same,
+    /// A later one: the path is among the changed files.
+    Later,
+    /// No change at this path, or another version than the one that would count.
+    Other,
 }
 
 /// The versions of a row.
@@ -288,8 +321,32 @@ impl Change {
 
     /// An item that is no file.
     pub fn opaque(path: ResourcePath, kind: ChangeKind, detail: serde_json::Value) -> Self {
-        let detail = Detail::Opaque { detail };
+        let carried = Vec::new();
+        let detail = Detail::Opaque { detail, carried };
         Self { path, kind, detail }
+    }
+
+    /// What it brings along at other paths than its own.
+    pub fn carried(&self) -> &[Carried] {
+        match &self.detail {
+            Detail::Opaque { carried, .. } => carried,
+            Detail::File(_) | Detail::Row(_) => &[],
+        }
+    }
+
+    /// What of that the files do not show.
+    pub fn unseen(&self) -> impl Iterator<Item = &Carried> {
+        let unseen = |one: &&Carried| one.files == CarriedFiles::Other;
+        self.carried().iter().filter(unseen)
+    }
+
+    /// What the strategy says of a change that is no file's for everybody to read before it is released.
+    pub fn warnings(&self) -> impl Iterator<Item = &str> {
+        let said = match &self.detail {
+            Detail::Opaque { detail, .. } => detail.get("warnings").and_then(|all| all.as_array()),
+            Detail::File(_) | Detail::Row(_) => None,
+        };
+        said.into_iter().flatten().filter_map(|one| one.as_str())
     }
 
     /// Whether it is released only where it is named.
@@ -299,7 +356,7 @@ impl Change {
 
     /// The same change, named: it is released.
     pub(crate) fn named(mut self) -> Self {
-        if let Detail::Opaque { detail } = &mut self.detail {
+        if let Detail::Opaque { detail, .. } = &mut self.detail {
             detail["released"] = true.into();
         }
         self
@@ -307,7 +364,7 @@ impl Change {
 
     /// Whether the strategy says this of a change that is no file's.
     pub(crate) fn says(&self, key: &str) -> bool {
-        matches!(&self.detail, Detail::Opaque { detail } if detail[key] == true)
+        matches!(&self.detail, Detail::Opaque { detail, .. } if detail[key] == true)
     }
 
     /// A path that both have; `None` where they do not differ.

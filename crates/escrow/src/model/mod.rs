@@ -27,8 +27,8 @@ pub(crate) mod words;
 
 pub use autorun::AutorunChange;
 pub use change::{
-    Change, ChangeKind, ChangedField, ChangedFields, Detail, DiffView, EntryInfo, EntryKind,
-    FileDetail, JsonText, RowDetail,
+    Carried, CarriedContents, CarriedFiles, Change, ChangeKind, ChangedField, ChangedFields,
+    Detail, DiffView, EntryInfo, EntryKind, FileDetail, JsonText, RowDetail,
 };
 pub use conflict::{Choice, Conflict};
 pub use counted::CountedChanges;

@@ -38,6 +38,8 @@ pub struct AutorunGroup {
     pub files: usize,
     /// What runs the one that weighs most.
     pub why: &'static str,
+    /// Where it is, if the files do not show it.
+    pub within: Option<String>,
 }
 
 impl WholeDirs {
@@ -94,7 +96,7 @@ impl WholeDirs {
     /// as the heaviest of it.
     pub fn group(&self, later: &[AutorunChange]) -> Vec<AutorunGroup> {
         let mut below: HashMap<ResourcePath, usize> = HashMap::new();
-        for one in later {
+        for one in later.iter().filter(|one| one.within.is_none()) {
             if let Some(top) = self.top(&one.path) {
                 *below.entry(top).or_default() += 1;
             }
@@ -105,6 +107,7 @@ impl WholeDirs {
         let mut groups = Vec::new();
         for one in sorted {
             let top = self.top(&one.path);
+            let top = top.filter(|_| one.within.is_none());
             let many = top.filter(|top| below.get(top).is_some_and(|count| *count > NAMED));
             let (path, files) = match many {
                 Some(top) if !shown.insert(top.clone()) => continue,
@@ -118,6 +121,7 @@ impl WholeDirs {
                 path,
                 files,
                 why: one.why,
+                within: one.within.clone(),
             });
         }
         groups

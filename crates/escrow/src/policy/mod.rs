@@ -20,6 +20,7 @@ use serde::Deserialize;
 
 use crate::model::policy::{Action, Decision, Scope, principal_fault};
 pub use levels::Policies;
+pub(crate) use names::fold;
 use rules::{Fault, Rule, WrittenRule};
 
 /// What becomes of a path, as far as that matters to a rule about paths below it.

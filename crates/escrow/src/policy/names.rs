@@ -7,7 +7,7 @@
 use crate::model::ResourcePath;
 
 /// A path as the most careless file system would read it.
-pub(super) fn fold(path: &ResourcePath) -> Vec<u8> {
+pub(crate) fn fold(path: &ResourcePath) -> Vec<u8> {
     // There is one on which a backslash parts names.
     let parts = path
         .parts()

@@ -62,7 +62,7 @@ use crate::fs::process::ProcessIdentity;
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef};
+use crate::model::{CarriedContents, Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef};
 pub use crate::model::{Target, TargetLocation};
 
 /// What the original is while the sandbox lives.
@@ -507,6 +507,13 @@ pub trait Sandbox: Send {
     /// *Guarantees:* changes nothing; each file is read once. What [`prepare`](Self::prepare) stages has the same digests,
     /// and so has the same change in a sandbox of any other strategy.
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests>;
+
+    /// The contents of the versions that a change carries and the files do not show, by their names; without very large ones.
+    ///
+    /// *Guarantees:* changes nothing.
+    fn carried(&self, _change: &Change) -> Result<CarriedContents> {
+        Ok(CarriedContents::new())
+    }
 
     /// Keeps the versions of the original from which these changes of the sandbox began, so that a commit can merge text files
     /// that both sides changed. What the original has no longer is not kept.

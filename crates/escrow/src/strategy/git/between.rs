@@ -1,10 +1,11 @@
 //! The history of a sandbox: between two states, and that of an undone commit taken in again.
 
+use super::carried::Beside;
 use super::history::{self, Compared, History, RefState};
 use super::intent::GitIntent;
 use super::session::{GitSession, GitSnapshot};
 use crate::fs::Dir;
-use crate::model::Change;
+use crate::model::{Change, DiffView};
 use crate::strategy::error::Result;
 
 impl GitSession {
@@ -36,8 +37,8 @@ impl GitSession {
     pub(super) fn since(
         &self,
         history: History,
-        from: Option<GitSnapshot>,
-        to: Option<GitSnapshot>,
+        (from, to): (Option<GitSnapshot>, Option<GitSnapshot>),
+        files: &DiffView,
         line: Option<&str>,
     ) -> Result<Vec<Change>> {
         let state = |one: Option<GitSnapshot>| one.map(|one| one.history);
@@ -58,10 +59,18 @@ impl GitSession {
             branch: self.sandbox.head.branch.as_deref(),
             all: self.sandbox.options.all_refs,
         };
-        let mut changes = after.changes(&self.program, &compared)?;
+        let (mut changes, graph) = after.changes(&self.program, &compared)?;
         if let Some(line) = line {
-            after.note_work(&mut changes, &compared, line)?;
+            after.note_work(&mut changes, &compared, line, None)?;
         }
+        let beside = Beside {
+            files,
+            now: false,
+            index: None,
+            work: None,
+            objects: None,
+        };
+        self.carry(&after, (&mut changes, graph), &beside)?;
         Ok(changes)
     }
 }

@@ -19,12 +19,16 @@ use crate::model::text::{Location, escape};
 use crate::model::view::View;
 use crate::model::{Change, ChangeKind, Detail, EntryKind, ResourcePath};
 
-/// How many commits are looked at, and how many of one branch are named.
-const LOOKED_AT: &str = "--max-count=20000";
-const NAMED: usize = 1000;
+/// How many commits are looked at, one less than git is asked for, and how many of one branch are named.
+const LOOKED_AT: usize = 20_000;
+const ASKED_FOR: &str = "--max-count=20001";
+pub(super) const NAMED: usize = 1000;
 
 /// How many of them, and of the files that need a word, are shown to people.
-const SHOWN: usize = 10;
+pub(super) const SHOWN: usize = 10;
+
+/// How much of a subject is shown where something is said of a commit.
+const SUBJECT: usize = 50;
 
 /// What was put aside inside.
 pub(super) const STASH: &str = "refs/stash";
@@ -68,6 +72,9 @@ pub(super) struct History {
     /// References whose names cannot be written as text.
     pub(super) odd_refs: Vec<String>,
 }
+
+/// The changes, and the commits that they are made of: none where nothing changed.
+pub(super) type HistoryChanges = (Vec<Change>, Option<Result<Graph>>);
 
 /// Two states of a history that are compared.
 pub(super) struct Compared<'a> {
@@ -185,6 +192,11 @@ impl History {
         self
     }
 
+    /// The same history, read from these objects alone.
+    pub(super) fn with_objects(self, objects: Vec<PathBuf>) -> Self {
+        Self { objects, ..self }
+    }
+
     /// Where it is, to be stored.
     pub(super) fn state(&self) -> RefState {
         let names: BTreeSet<&String> = self.base.keys().chain(self.refs.keys()).collect();
@@ -228,16 +240,17 @@ impl History {
 
     /// What of the history is not what it was, each with the commits that are new: first the branch that was checked out,
     /// which a release moves to where HEAD is inside; then other branches and tags.
-    pub(super) fn changes(&self, git: &Git, before: &Compared<'_>) -> Result<Vec<Change>> {
+    pub(super) fn changes(&self, git: &Git, before: &Compared<'_>) -> Result<HistoryChanges> {
         let rows = self.rows(before);
         if rows.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), None));
         }
         let tips: Vec<&str> = rows
             .iter()
             .filter_map(|row| row.new.map(String::as_str))
             .collect();
-        let graph = Graph::read(self, git, &tips, before.refs.values());
+        let known = before.refs.values().chain(&before.head.commit);
+        let graph = Graph::read(self, git, &tips, known);
         let mut changes = Vec::new();
         for row in rows {
             // To git, too, such a name is none.
@@ -271,7 +284,7 @@ impl History {
                 "released": row.released, "commits": [] });
             match (&graph, row.new) {
                 (Ok(graph), Some(new)) => {
-                    let commits = graph.of(new);
+                    let commits = graph.of(new, NAMED);
                     lines.extend(commit_lines(&commits));
                     detail["commits"] = commits.into_iter().map(Commit::json).collect();
                 }
@@ -290,7 +303,7 @@ impl History {
             detail["lines"] = json!(lines);
             changes.push(Change::opaque(path, kind, detail));
         }
-        Ok(changes)
+        Ok((changes, Some(graph)))
     }
 
     /// Says that what was left uncommitted becomes a commit of the branch.
@@ -299,16 +312,20 @@ impl History {
         changes: &mut Vec<Change>,
         before: &Compared<'_>,
         line: &str,
+        tree: Option<&str>,
     ) -> Result<()> {
         let name = before.branch.unwrap_or("HEAD");
         let path = in_git_dir(name)?;
         if let Some(change) = changes.iter_mut().find(|one| one.path == path) {
             add_line(change, line);
+            if let Detail::Opaque { detail, .. } = &mut change.detail {
+                detail["work"] = json!(tree);
+            }
             return Ok(());
         }
         let at = before.head.commit.as_ref();
         let detail = json!({ "ref": name, "old": at, "new": at, "released": true, "commits": [],
-            "lines": [line] });
+            "lines": [line], "work": tree });
         let kind = match at {
             Some(_) => ChangeKind::Modified,
             None => ChangeKind::Added,
@@ -364,14 +381,15 @@ impl History {
 /// Says of the branch that moves that its commits become one.
 pub(super) fn note_squash(changes: &mut [Change]) {
     for change in changes {
-        if matches!(&change.detail, Detail::Opaque { detail } if detail.get("files").is_some()) {
+        if matches!(&change.detail, Detail::Opaque { detail, .. } if detail.get("files").is_some())
+        {
             add_line(change, "becomes one commit");
         }
     }
 }
 
-fn add_line(change: &mut Change, line: &str) {
-    if let Detail::Opaque { detail } = &mut change.detail
+pub(super) fn add_line(change: &mut Change, line: &str) {
+    if let Detail::Opaque { detail, .. } = &mut change.detail
         && let Some(lines) = detail["lines"].as_array_mut()
     {
         lines.push(json!(line));
@@ -383,26 +401,31 @@ fn is_shown(name: &str) -> bool {
     name.starts_with("refs/heads/") || name.starts_with("refs/tags/") || name == STASH
 }
 
-fn short(id: &str) -> &str {
+pub(super) fn short(id: &str) -> &str {
     id.get(..10).unwrap_or(id)
 }
 
 /// A commit that is new.
-struct Commit {
+pub(super) struct Commit {
     parents: Vec<String>,
+    pub(super) author: String,
+    pub(super) committer: String,
     subject: String,
+    pub(super) message: String,
 }
 
 /// The commits that are new, and what tags stand for.
-struct Graph {
+pub(super) struct Graph {
     commits: HashMap<String, Commit>,
     tips: HashMap<String, String>,
+    /// There are more than are looked at.
+    pub(super) more: bool,
 }
 
 impl Graph {
     /// Reads the commits that `tips` have and neither the references of the beginning nor `known` ones: in two calls,
     /// however many there are.
-    fn read<'a>(
+    pub(super) fn read<'a>(
         history: &'a History,
         git: &Git,
         tips: &[&str],
@@ -422,8 +445,8 @@ impl Graph {
         let mut asked: String = tips.values().map(|id| format!("{id}\n")).collect();
         let known = history.base.values().chain(known);
         asked.extend(known.flat_map(|id| ["^", id.as_str(), "\n"]));
-        let format = "--format=%H %P%n%s";
-        let args = ["log", "-z", format, LOOKED_AT];
+        let format = "--format=%H %P%n%an <%ae>%n%cn <%ce>%n%s%n%B";
+        let args = ["log", "-z", "--encoding=UTF-8", format, ASKED_FOR];
         let said = match tips.is_empty() {
             true => Vec::new(),
             false => {
@@ -434,26 +457,37 @@ impl Graph {
         let all = said.split(|&byte| byte == 0).filter(|one| !one.is_empty());
         let one = |text: &[u8]| {
             let text = String::from_utf8_lossy(text).into_owned();
-            let (ids, subject) = text.split_once('\n').unwrap_or((&text, ""));
-            let mut ids = ids.split(' ').map(str::to_owned);
+            let mut parts = text.splitn(5, '\n');
+            let mut ids = parts.next()?.split(' ').map(str::to_owned);
             let id = ids.next()?;
+            let mut next = || parts.next().unwrap_or_default().to_owned();
             let commit = Commit {
-                parents: ids.collect(),
-                subject: subject.to_owned(),
+                parents: ids.filter(|id| !id.is_empty()).collect(),
+                author: next(),
+                committer: next(),
+                subject: next(),
+                message: next(),
             };
             Some((id, commit))
         };
+        let commits: HashMap<String, Commit> = all.filter_map(one).collect();
         Ok(Self {
-            commits: all.filter_map(one).collect(),
+            more: commits.len() > LOOKED_AT,
+            commits,
             tips,
         })
     }
 
-    /// The new commits of one tip, newest first as far as parents say.
-    fn of(&self, tip: &str) -> Vec<(&str, &Commit)> {
+    /// Whether this stands for a commit.
+    pub(super) fn stands_for(&self, tip: &str) -> bool {
+        self.tips.contains_key(tip)
+    }
+
+    /// The new commits of one tip, newest first as far as parents say; so many at most.
+    pub(super) fn of(&self, tip: &str, most: usize) -> Vec<(&str, &Commit)> {
         let (mut met, mut found) = (BTreeSet::new(), Vec::new());
         let mut next = std::collections::VecDeque::from_iter(self.tips.get(tip));
-        while let Some(id) = next.pop_front().filter(|_| found.len() < NAMED) {
+        while let Some(id) = next.pop_front().filter(|_| found.len() < most) {
             let Some(commit) = self.commits.get(id).filter(|_| met.insert(id)) else {
                 continue;
             };
@@ -466,7 +500,33 @@ impl Graph {
 
 impl Commit {
     fn json((id, commit): (&str, &Self)) -> Value {
-        json!({ "id": id, "subject": commit.subject })
+        json!({ "id": id, "subject": commit.subject, "author": commit.author,
+            "committer": commit.committer })
+    }
+
+    /// All that it says, line by line.
+    pub(super) fn text(&self, id: &str) -> Vec<String> {
+        let mut lines = vec![format!("commit {id}"), format!("author {}", self.author)];
+        if self.committer != self.author {
+            lines.push(format!("committer {}", self.committer));
+        }
+        let message = self.message.trim_end().lines();
+        lines.extend(message.map(|line| format!("    {line}")));
+        lines
+    }
+
+    /// What it is called where something is said of it.
+    pub(super) fn called(&self, id: &str) -> String {
+        let subject: String = self.subject.chars().take(SUBJECT).collect();
+        let more = if subject.len() < self.subject.len() {
+            "…"
+        } else {
+            ""
+        };
+        // The subject ends where it seems to.
+        let subject = subject.replace('"', "'");
+        let subject = escape(subject.as_bytes());
+        format!("commit {} \"{subject}{more}\"", short(id))
     }
 }
 
@@ -496,7 +556,7 @@ fn file_lines(files: &[TreeChange]) -> Vec<String> {
 /// Whether a change of the history is one that a release makes.
 pub(super) fn is_released(change: &Change) -> bool {
     match &change.detail {
-        Detail::Opaque { detail } => detail["released"] == json!(true),
+        Detail::Opaque { detail, .. } => detail["released"] == json!(true),
         _ => false,
     }
 }

@@ -47,6 +47,16 @@ pub(super) struct Index {
 }
 
 impl Index {
+    /// The symbolic links in it.
+    pub(super) fn links(&self) -> impl Iterator<Item = &[u8]> {
+        let is_link = |stages: &Stages| stages.values().any(|(mode, _)| mode == trees::LINK);
+        let links = self
+            .entries
+            .iter()
+            .filter(move |(_, stages)| is_link(stages));
+        links.map(|(path, _)| path.as_slice())
+    }
+
     /// What it has at a path.
     pub(super) fn of(&self, path: &[u8]) -> Stages {
         self.entries.get(path).cloned().unwrap_or_default()
@@ -172,7 +182,7 @@ impl PrivateIndex {
         let (mut named, mut lines, mut hash) = (Vec::new(), Vec::new(), Vec::new());
         for path in &paths {
             let (_, after) = self.of(path);
-            let shown = String::from_utf8_lossy(path).into_owned();
+            let shown = trees::shown(path);
             let what = match self.staged.get(*path) {
                 Some(change) if change.new.is_none() && after.is_empty() => "deleted",
                 Some(change) if change.old.is_none() => "added",
@@ -219,7 +229,7 @@ fn copy_shared(private: &dyn Sandbox, scratch: &Dir) -> Result<()> {
 
 /// The digest of what is staged, if the change is that of an index.
 pub(super) fn digest(change: &Change) -> Option<VersionDigest> {
-    let Detail::Opaque { detail } = &change.detail else {
+    let Detail::Opaque { detail, .. } = &change.detail else {
         return None;
     };
     serde_json::from_value(detail.get("digest")?.clone()).ok()

@@ -8,14 +8,15 @@ use super::super::error::{Result, StrategyError};
 use super::GitMetadata;
 use super::command::{Git, GitCall};
 use super::history::{History, in_git_dir};
+use super::identity;
 use super::intent::{Release, SETTINGS};
 use super::modules;
-use super::release::{BranchMove, Found, Merge, merge, read_blobs};
+use super::release::{BranchMove, Found, Merge, merge, read_all, read_blobs};
 use super::replace::{self, NewFile};
 use super::repository::{RefMove, line, zero};
 use super::seed;
 use super::trees::{self, SUBMODULE, TreeEntry};
-use crate::fs::{Dir, accounts, remove};
+use crate::fs::{Dir, remove};
 use crate::strategy::OnConflict;
 
 /// What is staged, and where.
@@ -179,19 +180,8 @@ impl Making<'_> {
         Ok(line(&call.args(["-F", "-"]).input(text).run()?))
     }
 
-    /// A call with the settings of the repository and of its owner; none where that has no home directory.
     fn users_call(&self) -> Result<Option<GitCall<'_>>> {
-        let owner = self.sandbox.repository.dir()?.meta()?;
-        let root = rustix::process::geteuid();
-        let user = if root.is_root() {
-            owner.uid
-        } else {
-            root.as_raw()
-        };
-        Ok(accounts::home_dir(user).map(|home| {
-            let call = self.sandbox.repository.call(self.git).owned_by(&owner);
-            call.settings_of(home)
-        }))
+        identity::users_call(self.git, &self.sandbox.repository)
     }
 
     /// The call that signs a commit: where that is asked for, and the user's settings say that commits are signed.
@@ -220,15 +210,8 @@ impl Making<'_> {
 
     /// Name and address as git would take them from the user's settings; else those of the last private commit.
     fn identity(&self) -> Result<(String, String)> {
-        let asked = self.users_call()?;
-        let asked = asked.map(|call| call.args(["var", "GIT_COMMITTER_IDENT"]).run());
-        if let Some(Ok(said)) = asked {
-            let said = line(&said);
-            if let Some((name, rest)) = said.split_once(" <")
-                && let Some((mail, _)) = rest.split_once('>')
-            {
-                return Ok((name.to_owned(), mail.to_owned()));
-            }
+        if let Some(found) = identity::of(self.users_call()?, "GIT_COMMITTER_IDENT") {
+            return Ok(found);
         }
         let Some(last) = &self.history.head.commit else {
             return Ok(("Escrow".to_owned(), "escrow@localhost".to_owned()));
@@ -338,6 +321,13 @@ impl Making<'_> {
                 return Err(super::refused("commit this history", &why));
             }
             checked => checked.map(drop)?,
+        }
+        // Git takes an object by the name that it is stored under.
+        let name = format!("pack-{}.idx", line(&said));
+        let index = |name: &[u8]| read_all(self.area.file(name)?.0);
+        if index(name.as_bytes())? != index(b"check.idx")? {
+            let why = "objects in the private git directory are not what their names say";
+            return Err(super::refused("commit this history", why));
         }
         Ok(remove::remove(self.area, b"check.idx")?)
     }

@@ -15,10 +15,14 @@
 //! one reference, `refs/escrow/<plan>-<resource>`, which keeps the base alive; nothing else before a release.
 
 mod between;
+mod carried;
+mod checked;
 mod clean;
 mod command;
+mod danger;
 mod databases;
 mod history;
+mod identity;
 mod ignored;
 mod index;
 mod intent;
@@ -28,10 +32,12 @@ mod make;
 mod modules;
 mod named;
 mod options;
+mod part;
 mod place;
 mod release;
 mod replace;
 mod repository;
+mod said;
 mod seed;
 mod session;
 mod trees;

@@ -14,6 +14,7 @@ use super::super::{
     Access, BothSides, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions,
     RestoreRequest, Sandbox, Snapshot, StagedCommit, unsupported,
 };
+use super::carried::Beside;
 use super::command::Git;
 use super::history::{self, Compared, History, RefState, STASH, is_released};
 use super::index::{self, PrivateIndex};
@@ -21,8 +22,10 @@ use super::intent::{self, GitIntent, Release};
 use super::make::Making;
 use super::modules;
 use super::named::Named;
+use super::part::{check_part, digest};
 use super::release::{Found, Look};
 use super::repository::{Head, Repository, line, path_text};
+use super::said;
 use super::work::Work;
 use super::{
     Both, CommitIntent, FILES, GIT, GIT_DIR, GitMetadata, NAME, RestoreIntent, commit_intent,
@@ -30,10 +33,10 @@ use super::{
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
-use crate::model::digest::{VersionDigest, VersionDigests};
+use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{Change, Detail, DiffView, ResourcePath};
+use crate::model::{CarriedContents, Change, Detail, DiffView, ResourcePath};
 
 /// What is said of a branch where that is asked for.
 const BECOMES_COMMIT: &str = "what was left uncommitted becomes a commit";
@@ -52,13 +55,13 @@ pub(super) struct GitSession {
 
 /// What the last preview found, and what belongs together in it.
 pub(super) struct LastLook {
-    found: Found,
+    pub(super) found: Found,
     /// The tree of what was left uncommitted.
     work: Option<String>,
     /// The changes of the history.
-    rows: Vec<ResourcePath>,
+    pub(super) rows: Vec<ResourcePath>,
     /// The changed files.
-    files: HashSet<ResourcePath>,
+    pub(super) files: HashSet<ResourcePath>,
 }
 
 /// A state of both, with where the history was.
@@ -82,7 +85,7 @@ impl GitSession {
         }
     }
 
-    fn history(&self) -> Result<History> {
+    pub(super) fn history(&self) -> Result<History> {
         self.check_there()?;
         let user = self.sandbox.repository.objects();
         History::read(&*self.private, self.sandbox.seed.as_path().to_owned(), user)
@@ -154,8 +157,15 @@ impl GitSession {
         }
     }
 
-    /// What changed beside the files: references and the index, and what is released only by name.
-    fn changes(&self, history: &History, work: Option<&str>, scratch: &Dir) -> Result<Vec<Change>> {
+    /// What changed beside the files: references and the index, and what is released only by name. Of what was left
+    /// uncommitted there is its tree, or why it cannot be committed.
+    fn changes(
+        &self,
+        history: &History,
+        files: &DiffView,
+        work: Option<&std::result::Result<String, String>>,
+        scratch: &Dir,
+    ) -> Result<Vec<Change>> {
         let head = &self.sandbox.head;
         let before = Compared {
             head,
@@ -163,14 +173,26 @@ impl GitSession {
             branch: head.branch.as_deref(),
             all: self.sandbox.options.all_refs,
         };
-        let mut changes = history.changes(&self.program, &before)?;
+        let (mut changes, graph) = history.changes(&self.program, &before)?;
+        let index = self.index(history, scratch)?;
         match work {
-            Some(line) => history.note_work(&mut changes, &before, line)?,
-            None => changes.extend(self.index(history, scratch)?.change()?),
+            Some(Ok(tree)) => {
+                history.note_work(&mut changes, &before, BECOMES_COMMIT, Some(tree))?
+            }
+            Some(Err(why)) => history.note_work(&mut changes, &before, why, None)?,
+            None => changes.extend(index.change()?),
         }
         if self.sandbox.options.squash {
             history::note_squash(&mut changes);
         }
+        let beside = Beside {
+            files,
+            now: true,
+            index: Some(&index),
+            work: work.and_then(|work| work.as_deref().ok()),
+            objects: Some(scratch.path()),
+        };
+        self.carry(history, (&mut changes, graph), &beside)?;
         changes.extend(self.named(history, scratch).changes()?);
         Ok(changes)
     }
@@ -181,8 +203,8 @@ impl GitSession {
         history.check_objects()?;
         self.with_scratch(|scratch| {
             let work = self.work(&history, &files.diff, scratch, scratch)?;
-            let line = work.as_ref().map(|_| BECOMES_COMMIT);
-            let changes = self.changes(&history, line, scratch)?;
+            let tree = work.clone().map(Ok);
+            let changes = self.changes(&history, &files.diff, tree.as_ref(), scratch)?;
             let commit = match &work {
                 Some(tree) => Some(self.throwaway(&history, tree, scratch)?),
                 None => None,
@@ -257,25 +279,26 @@ impl Sandbox for GitSession {
         let history = self.history()?;
         if let Err(StrategyError::Unsupported { why, .. }) = history.check_objects() {
             // It is shown all the same; the commit refuses.
-            let changes = self.since(history.without_objects(), from, to, Some(&why))?;
+            let states = (from, to);
+            let changes = self.since(history.without_objects(), states, &files, Some(&why))?;
             return Ok(joined(&files, changes));
         }
         if from.is_none() && to.is_none() {
             let changes = self.with_scratch(|scratch| {
-                let line = match self.work(&history, &files, scratch, scratch) {
+                let work = match self.work(&history, &files, scratch, scratch) {
                     // It is shown all the same; the commit refuses.
                     Err(StrategyError::Unsupported { what, why, .. }) => {
-                        Some(format!("cannot {what}: {why}"))
+                        Some(Err(format!("cannot {what}: {why}")))
                     }
-                    work => work?.map(|_| BECOMES_COMMIT.to_owned()),
+                    work => work?.map(Ok),
                 };
-                let mut changes = self.changes(&history, line.as_deref(), scratch)?;
+                let mut changes = self.changes(&history, &files, work.as_ref(), scratch)?;
                 changes.extend(self.moved_modules(&history, scratch)?);
                 Ok(changes)
             })?;
             return Ok(joined(&files, changes));
         }
-        let changes = self.since(history, from, to, None)?;
+        let changes = self.since(history, (from, to), &files, None)?;
         Ok(joined(&files, changes))
     }
 
@@ -286,6 +309,10 @@ impl Sandbox for GitSession {
         let mut digests = self.files.digests(&files)?;
         digests.extend(history.into_iter().filter_map(digest));
         Ok(digests)
+    }
+
+    fn carried(&self, change: &Change) -> Result<CarriedContents> {
+        self.carried_contents(change)
     }
 
     fn keep_bases(&self, changes: &[Change]) -> Result<()> {
@@ -620,7 +647,13 @@ impl GitSession {
                     area: &area,
                     made: &made,
                 };
-                making.prepare(found)?
+                let release = making.prepare(found)?;
+                let changes = &request.preview.diff.changes;
+                if let Some(why) = changes.iter().find_map(said::refused) {
+                    return Err(refused("commit this history", why));
+                }
+                self.check_released(&history, &release, changes, &area)?;
+                release
             }
             None => Release::default(),
         };
@@ -646,53 +679,4 @@ impl GitSession {
             release,
         }))
     }
-}
-
-/// Refuses a part in which a branch would move without files of its commits: references, the index and those files go
-/// together.
-fn check_part<'a>(
-    last: &LastLook,
-    history: &[&Change],
-    own: impl Iterator<Item = &'a &'a Change>,
-) -> Result<()> {
-    let apart = |path: &ResourcePath, why: &str| {
-        let why = format!(
-            "{why}; `--exclude '.git/**'` leaves the history in the sandbox, and the files arrive uncommitted"
-        );
-        Err(refused(
-            &format!("commit the history without '{path}'"),
-            &why,
-        ))
-    };
-    let chosen: HashSet<&ResourcePath> = history.iter().map(|one| &one.path).collect();
-    if let Some(left) = last.rows.iter().find(|path| !chosen.contains(path)) {
-        return apart(left, "references and what is staged go together");
-    }
-    let chosen: HashSet<&ResourcePath> = own.map(|one| &one.path).collect();
-    let index = last.found.index.iter().map(|one| one.path.as_bytes());
-    let committed = last.found.committed.iter().map(Vec::as_slice);
-    let tracked: HashSet<&[u8]> = index.chain(committed).collect();
-    let mut left = last.files.iter().filter(|path| !chosen.contains(path));
-    match left.find(|path| tracked.contains(path.as_bytes())) {
-        Some(path) => apart(path, "it was committed or staged inside"),
-        None => Ok(()),
-    }
-}
-
-/// What a reference, the index or a named file becomes, in short.
-fn digest(change: &Change) -> Option<(ResourcePath, VersionDigest)> {
-    let Detail::Opaque { detail } = &change.detail else {
-        return None;
-    };
-    if !is_released(change) {
-        return None;
-    }
-    let version = match index::digest(change) {
-        Some(digest) => digest,
-        None => {
-            let new = detail.get("new")?.as_str().unwrap_or("deleted");
-            VersionDigest::new(&[b"ref", new.as_bytes()], true)
-        }
-    };
-    Some((change.path.clone(), version))
 }

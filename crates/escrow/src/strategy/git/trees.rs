@@ -17,6 +17,9 @@ pub(super) type TreeEntry = (String, String);
 /// The mode of a submodule.
 pub(super) const SUBMODULE: &str = "160000";
 
+/// The mode of a symbolic link.
+pub(super) const LINK: &str = "120000";
+
 /// Commits of submodules, by their paths.
 pub(super) type Pointers = BTreeMap<Vec<u8>, BTreeSet<String>>;
 
@@ -90,6 +93,38 @@ pub(super) fn pointers<'p>(
             let ids = found.entry(path.to_vec()).or_default();
             ids.insert((*id).to_owned());
         }
+    }
+    Ok(found)
+}
+
+/// What many commits change, each against its first parent, and what pairs of trees differ in: in one call. `input` has a
+/// commit, or two trees, on each line; by these words the answers are known.
+pub(super) fn of_many(
+    call: GitCall<'_>,
+    input: Vec<u8>,
+) -> Result<BTreeMap<String, Vec<TreeChange>>> {
+    let call = call.line("diff-tree --stdin --root --diff-merges=first-parent -r --no-renames");
+    let call = call.line("--ignore-submodules=none --raw -z --no-abbrev");
+    let said = call.input(input).run()?;
+    let (mut rest, mut found) = (&said[..], BTreeMap::<String, Vec<TreeChange>>::new());
+    let mut of = String::new();
+    while !rest.is_empty() {
+        let end = |from: &[u8], stops: &[u8]| {
+            let end = from.iter().position(|byte| stops.contains(byte));
+            end.ok_or_else(unreadable)
+        };
+        if rest[0] != b':' {
+            // A commit ends with a zero, two trees with a line.
+            let head = end(rest, b"\0\n")?;
+            of = String::from_utf8_lossy(&rest[..head]).into_owned();
+            rest = &rest[head + 1..];
+            continue;
+        }
+        let head = end(rest, b"\0")?;
+        let path = head + 1 + end(&rest[head + 1..], b"\0")?;
+        let changes = read(&rest[..path])?;
+        found.entry(of.clone()).or_default().extend(changes);
+        rest = &rest[path + 1..];
     }
     Ok(found)
 }
@@ -179,7 +214,7 @@ fn read(said: &[u8]) -> Result<Vec<TreeChange>> {
 }
 
 /// A path as it is where it is UTF-8, else escaped: two paths never look the same.
-fn shown(path: &[u8]) -> String {
+pub(super) fn shown(path: &[u8]) -> String {
     std::str::from_utf8(path).map_or_else(|_| escape(path), str::to_owned)
 }
 

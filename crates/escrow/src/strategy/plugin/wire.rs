@@ -108,6 +108,7 @@ impl From<WireChange> for Change {
             }),
             false => Detail::Opaque {
                 detail: wire.detail,
+                carried: Vec::new(),
             },
         };
         Self {

@@ -313,10 +313,12 @@ pub(super) fn text_change(
 /// is released is in the change, long values by their digest.
 fn version_digest(change: &Change) -> Option<VersionDigest> {
     let whole =
-        !matches!(&change.detail, Detail::Opaque { detail } if detail.get(UNREAD).is_some());
+        !matches!(&change.detail, Detail::Opaque { detail, .. } if detail.get(UNREAD).is_some());
     let (word, after): (&[u8], Cow<'_, str>) = match (&change.detail, change.kind) {
-        (Detail::Opaque { detail }, ChangeKind::Deleted) => (b"deleted", detail.to_string().into()),
-        (Detail::Opaque { detail }, _) => (b"", detail.to_string().into()),
+        (Detail::Opaque { detail, .. }, ChangeKind::Deleted) => {
+            (b"deleted", detail.to_string().into())
+        }
+        (Detail::Opaque { detail, .. }, _) => (b"", detail.to_string().into()),
         (_, ChangeKind::Deleted) | (Detail::File(_), _) => return None,
         (Detail::Row(row), _) => (b"", row.after.as_str().into()),
     };

@@ -204,7 +204,7 @@ fn unread(
         found.changes.push(change);
         found.changes.len() - 1
     });
-    let Detail::Opaque { detail } = &mut found.changes[place].detail else {
+    let Detail::Opaque { detail, .. } = &mut found.changes[place].detail else {
         return Ok(());
     };
     if !table.readable {

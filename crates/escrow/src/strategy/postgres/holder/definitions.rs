@@ -257,7 +257,7 @@ impl PathChange {
         let text = |parts: &[String]| (!parts.is_empty()).then(|| parts.join("\n"));
         let (before, after) = (text(&self.before), text(&self.after));
         let mut change = text_change(path, &self.kind, before.as_deref(), after.as_deref());
-        if let Detail::Opaque { detail } = &mut change.detail {
+        if let Detail::Opaque { detail, .. } = &mut change.detail {
             let content = json!(self.content).to_string();
             if self.unread {
                 detail[UNREAD] = true.into();

@@ -152,7 +152,8 @@ impl Difference {
             let (either, old, new) = (one.either(), sql(&one.old), sql(&one.new));
             let (old, new) = (old.as_deref(), new.as_deref());
             let mut change = text_change(either.item(), &either.kind, old, new);
-            if let (Detail::Opaque { detail }, Some(digest)) = (&mut change.detail, &one.digest) {
+            if let (Detail::Opaque { detail, .. }, Some(digest)) = (&mut change.detail, &one.digest)
+            {
                 detail["digest"] = digest.as_str().into();
             }
             changes.push(change);
