@@ -416,3 +416,25 @@ fn an_object_under_a_false_name_hides_nothing() {
         assert_sound(&app);
     }
 }
+
+/// What `diff.ignore` leaves out of the files is in the history all the same.
+// rule G1
+#[test]
+fn what_is_left_out_of_the_files_and_committed_is_said() {
+    as_user_too();
+    let (world, cli, app) = set_up("");
+    write(
+        world.path().join("escrow.yaml"),
+        "diff: {ignore: ['*.log']}\n",
+    );
+    cli.trust();
+    cli.ok("plan create t -r app");
+    let script = "set -e; echo key > out.log; git add out.log; git commit -qm kept; echo 1 >> src/a; git commit -qam one";
+    let run = cli.expect(in_plan("t", script), 0).stderr_text();
+    let said = "\"kept\" has out.log, which is left out of the files";
+    has(&run, [said]);
+    has(&cli.ok("diff t"), [said]);
+    has(&cli.ok("diff t --patch"), ["# +key\n"]);
+    has(&cli.ok("commit t --yes"), [said]);
+    assert_eq!(git(&app, "show HEAD:out.log"), "key\n");
+}

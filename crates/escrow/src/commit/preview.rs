@@ -169,7 +169,9 @@ impl<'a> Previewed<'a> {
                 true => {
                     let name = &member.resource.name;
                     let chosen = select::is_released(ignore, name, &preview.diff.changes);
-                    preview.choose(&chosen, self.terms.strict)
+                    let ignored = preview.choose(&chosen, self.terms.strict);
+                    Arc::make_mut(&mut preview.diff).leave_out(&ignored);
+                    ignored
                 }
             };
             self.ignored.push(ignored);

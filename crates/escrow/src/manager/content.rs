@@ -371,7 +371,9 @@ impl Manager {
         let all = std::mem::take(&mut diff.changes).into_iter();
         let (released, ignored) = all.partition(|_| stays.next().unwrap_or(true));
         diff.changes = released;
-        Ok(DiffView { changes: ignored })
+        let ignored = DiffView { changes: ignored };
+        diff.leave_out(&ignored);
+        Ok(ignored)
     }
 
     /// What `diff.ignore` names, as counts for a plan.

@@ -1,6 +1,6 @@
 //! Changes and diffs: one [`Change`] for each path that differs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -402,6 +402,33 @@ impl DiffView {
     pub fn new(mut changes: Vec<Change>) -> Self {
         changes.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Self { changes }
+    }
+
+    /// Says of what is carried at paths that are left out of this view that the files do not show it.
+    pub(crate) fn leave_out(&mut self, left: &Self) {
+        let paths: HashSet<&ResourcePath> = left.changes.iter().map(|one| &one.path).collect();
+        for change in &mut self.changes {
+            let Detail::Opaque { detail, carried } = &mut change.detail else {
+                continue;
+            };
+            let mut said = HashSet::new();
+            for one in carried {
+                let path = one.change.path.clone();
+                if one.files == CarriedFiles::Other || !paths.contains(&path) {
+                    continue;
+                }
+                one.files = CarriedFiles::Other;
+                if said.insert(path.clone()) {
+                    let line = format!("{} has {path}, which is left out of the files", one.within);
+                    for key in ["lines", "warnings"] {
+                        match detail[key].as_array_mut() {
+                            Some(all) => all.push(line.clone().into()),
+                            None => detail[key] = vec![line.clone()].into(),
+                        }
+                    }
+                }
+            }
+        }
     }
 
     /// Whether sandbox and original agree.
