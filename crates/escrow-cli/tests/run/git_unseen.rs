@@ -132,6 +132,7 @@ fn honest_commits_pass_such_a_policy_and_say_nothing() {
     assert_eq!(run.matches("attention").count(), 1, "{run}");
     let shown = cli.ok("diff d");
     has(&shown, ["another version of m than the files"]);
+    has(&shown, ["earlier versions of "]);
     lacks(
         &shown,
         ["do not show", "not you", "of src/a", "of x", "of n"],
@@ -203,6 +204,10 @@ fn what_only_a_history_holds_is_shown_in_every_form() {
     assert_ne!(digest(&cli), before);
     cli.ok("commit t --yes");
     assert_eq!(git(&app, "show HEAD:.github/workflows/ci.yml"), "evil\n");
+    has(
+        &json(&cli, "log"),
+        ["\"app:.github/workflows/ci.yml\"", "\"app:secret\""],
+    );
 }
 
 // rule G1

@@ -1,12 +1,13 @@
 //! The audit log: records every operation and denial, with who, what, when, on what, and how it ended.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::Manager;
 use crate::error::{Error, Result, chain};
 use crate::fs::process::ProcessIdentity;
-use crate::model::{DiffView, OperationId, PlanId, ResourcePath, SandboxState};
+use crate::model::{Change, DiffView, OperationId, PlanId, ResourcePath, SandboxState};
 use crate::store::{
     LogCheck, LoggedOperation, Operation, OperationEnd, OperationOutcome, Plan, Resource,
     SandboxRecord,
@@ -76,6 +77,12 @@ impl TouchedPaths {
         for change in &diff.changes {
             self.path(resource, &change.path);
         }
+        // What a history changes and the files do not is done all the same.
+        let unseen = diff.changes.iter().flat_map(Change::unseen);
+        let unseen: BTreeSet<_> = unseen.map(|one| &one.change.path).collect();
+        unseen
+            .into_iter()
+            .for_each(|path| self.path(resource, path));
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::super::error::{Result, StrategyError};
 use super::command::GitCall;
 use super::danger::{self, NewPath};
-use super::history::{Commit, Graph, History, is_released, path_of, short};
+use super::history::{Commit, Graph, History, add_line, is_released, path_of, short};
 use super::identity;
 use super::index::PrivateIndex;
 use super::release::{read_all, read_blobs};
@@ -243,10 +243,15 @@ impl<'a> Carrying<'a> {
                 let tag = tags.get(&row.new).filter(|_| known);
                 said::look_at_tag(change, (&row.name, tag.map(Vec::as_slice)), user.as_deref());
             }
-            // What becomes one commit gives it its message.
-            let told = graph.map(|graph| graph.of(&row.new, usize::MAX));
-            let told = told.into_iter().flatten();
-            more(change, told.flat_map(|(id, commit)| commit.text(id)));
+            more(
+                change,
+                commits.iter().flat_map(|(id, commit)| commit.text(id)),
+            );
+            if let (true, true, Some(graph)) = (row.main, commits.is_empty(), graph) {
+                // What becomes one commit gives it its message.
+                let told = graph.of(&row.new, usize::MAX).into_iter();
+                more(change, told.flat_map(|(id, commit)| commit.text(id)));
+            }
             if graph.is_some_and(|graph| graph.more) {
                 let why = "more than 20000 commits are new; fetch them into the repository outside, and merge them from there";
                 refuse(change, why);
@@ -418,6 +423,16 @@ impl<'a> Carrying<'a> {
                 ids,
                 files,
             }));
+        }
+        let later = all.iter().filter(|one| one.files == CarriedFiles::Later);
+        let later: HashSet<&ResourcePath> = later.map(|one| &one.change.path).collect();
+        if !later.is_empty() {
+            let count = later.len();
+            let files = if count == 1 { "file" } else { "files" };
+            let said = format!(
+                "earlier versions of {count} {files} stay in the history; `--patch` shows them"
+            );
+            add_line(change, &said);
         }
         warn(change, unseen.into_values().map(|(_, said)| said).collect());
         if let Detail::Opaque { carried, .. } = &mut change.detail {
