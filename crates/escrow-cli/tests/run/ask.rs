@@ -313,3 +313,71 @@ int main(int argc, char **argv) {
     }
 }
 "#;
+
+/// The processes of ours that answer in this world.
+fn answering(world: &World) -> Vec<u32> {
+    let all = processes(world).into_iter();
+    let all = all.filter(|line| line.contains(" --principal agent ") && line.contains(" answer "));
+    let number = |line: String| line.split([' ', ':']).nth(1)?.parse().ok();
+    all.filter_map(number).collect()
+}
+
+/// Stops a process that answers, so that it goes on for ever; returns it.
+fn stop_one_that_answers(world: &World) -> u32 {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        for pid in answering(world) {
+            let process = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a number");
+            if rustix::process::kill_process(process, rustix::process::Signal::STOP).is_err() {
+                continue;
+            }
+            thread::sleep(Duration::from_millis(20));
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            if status.contains("State:\tT") {
+                return pid;
+            }
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no process answers");
+}
+
+const ASK_ALWAYS: &str = "echo ready; while :; do $ESCROW_E diff > /dev/null; done";
+
+/// A question about 15 TiB of hole kept the lock of the plan and a processor for hours after the command had ended.
+// rules S5, D2
+#[test]
+fn what_answers_ends_with_the_command_that_asked() {
+    as_user_too();
+    let (world, cli) = set_up();
+    let line = "run --plan try --timeout 2s --memory 500M";
+    let running = Running::ready(cli.command(inside(line, ASK_ALWAYS)));
+    let pid = stop_one_that_answers(&world);
+    if is_root() {
+        let group = read(format!("/proc/{pid}/cgroup"));
+        has(&group, ["escrow-run-"]);
+    }
+    assert_eq!(running.end().status, 124);
+    assert_eq!(answering(&world), Vec::<u32>::new());
+    cli.ok("commit try");
+    cli.ok("cleanup try");
+    assert_quiet(&world);
+}
+
+// rules S5, D2
+#[test]
+fn what_answers_ends_with_a_supervisor_that_is_killed() {
+    as_user_too();
+    let (world, cli) = set_up();
+    let mut running = Running::ready(cli.command(in_try(ASK_ALWAYS)));
+    stop_one_that_answers(&world);
+    running.signal(rustix::process::Signal::KILL);
+    running.gone();
+    let until = Instant::now() + PATIENCE;
+    while !answering(&world).is_empty() {
+        assert!(Instant::now() < until, "it is still there");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_soon_quiet(&world);
+    cli.ok("rollback try");
+}

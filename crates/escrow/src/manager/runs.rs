@@ -196,9 +196,11 @@ impl Manager {
             home: self.home().to_owned(),
             config: self.options.sources.named.clone(),
             plan: joinable.then_some(plan.id),
+            groups: groups.own_procs()?,
         });
         let (mut noted, mut started, mut proxy) = (Ok(()), Some(started), None);
         let mut servers = Servers::default();
+        let mut questions = None;
         let Attached {
             terminal,
             signals,
@@ -225,7 +227,7 @@ impl Manager {
                 },
                 asked: &mut |socket| {
                     if let Some(helper) = helper.take() {
-                        helper.listen(UnixListener::from(socket));
+                        questions = Some(helper.listen(UnixListener::from(socket)));
                     }
                 },
                 proxied: &mut |socket| proxy = Some(Proxy::start(socket, &spec.look.network)),
@@ -237,6 +239,8 @@ impl Manager {
             },
         );
         drop(guard);
+        // A process that answers holds the lock of the plan, and is in the groups.
+        drop(questions);
         let written = relays.finish();
         let exit = ended.as_ref().ok();
         let large = exit.and_then(|exit| disk.as_ref()?.text_of(*exit));

@@ -1,21 +1,23 @@
 //! Questions from inside a run. One line of JSON asks; the helper program answers it as principal `agent`, in a process
 //! of its own; one line of JSON and what that process wrote goes back.
 //!
-//! The helper gets the plan from here and the question on its standard input, so a command inside chooses neither the
+//! The helper ends with the command that asked, with its supervisor however that ends, and at a time limit; it runs in the
+//! control groups of the command. The helper gets the plan from here and the question on its standard input, so a command inside chooses neither the
 //! plan nor the principal nor the state.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Output;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::program::{output_within, program};
-use super::supervise::ended;
+use super::program::{die_with_this_thread, join_groups, output_until, program};
+use super::supervise::{CommandExit, ended};
 use super::{RunError, at};
 use crate::model::PlanId;
 
@@ -30,6 +32,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many may ask at once; the others are turned away.
 const ASKING: usize = 16;
+
+/// How long an answer may take: a checkpoint may have to copy much. The plan is locked meanwhile.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// How long an answer that is under way may still take when the command has ended.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The longest answer. Only one is held at a time.
 const ANSWER: usize = 64 << 20;
@@ -90,21 +98,52 @@ pub(crate) struct Helper {
     pub(crate) config: Option<PathBuf>,
     /// The plan that can be asked about; nothing is answered without.
     pub(crate) plan: Option<PlanId>,
+    /// The files by which the program joins the control groups of the command.
+    pub(crate) groups: Vec<OwnedFd>,
+}
+
+/// The questions of one command. When this is dropped the helper program is ended, and nothing is answered any more.
+pub(crate) struct Questions(Arc<Asked>);
+
+struct Asked {
+    helper: Helper,
+    /// One is answered at a time.
+    turn: Mutex<()>,
+    /// Held while a helper program runs.
+    running: Mutex<()>,
+    /// When the command ended.
+    over: OnceLock<Instant>,
+}
+
+impl Drop for Questions {
+    fn drop(&mut self) {
+        self.0.over.get_or_init(Instant::now);
+        drop(locked(&self.0.running));
+    }
+}
+
+fn locked(mutex: &Mutex<()>) -> std::sync::MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Helper {
-    /// Answers questions, one after the other, until this process ends. One who is slow to ask keeps no other waiting.
-    pub(crate) fn listen(self, listener: UnixListener) {
-        let own = Arc::new((self, Mutex::new(())));
-        let asking = Arc::new(());
+    /// Answers questions, one after the other. One who is slow to ask keeps no other waiting.
+    pub(crate) fn listen(self, listener: UnixListener) -> Questions {
+        let all = Arc::new(Asked {
+            helper: self,
+            turn: Mutex::new(()),
+            running: Mutex::new(()),
+            over: OnceLock::new(),
+        });
+        let (questions, asking) = (Questions(Arc::clone(&all)), Arc::new(()));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // The stream that is dropped here says so to who asks.
                 if Arc::strong_count(&asking) > ASKING {
                     continue;
                 }
-                let (own, asks) = (Arc::clone(&own), Arc::clone(&asking));
-                let serve = move || match own.0.serve(stream, &own.1) {
+                let (all, asks) = (Arc::clone(&all), Arc::clone(&asking));
+                let serve = move || match all.serve(stream) {
                     // A command that asked and went away needs no answer.
                     Ok(()) | Err(_) => drop(asks),
                 };
@@ -113,11 +152,14 @@ impl Helper {
                 }
             }
         });
+        questions
     }
+}
 
-    fn serve(&self, stream: UnixStream, turn: &Mutex<()>) -> std::io::Result<()> {
+impl Asked {
+    fn serve(&self, stream: UnixStream) -> std::io::Result<()> {
         let line = question(&stream)?;
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = locked(&self.turn);
         let answer = match serde_json::from_slice::<Question>(&line) {
             Ok(_) => self.answer(&line),
             Err(_) => Answer::error(2, "the question was not understood"),
@@ -144,20 +186,50 @@ impl Helper {
     }
 
     fn answer(&self, question: &[u8]) -> Answer {
-        let Some(plan) = self.plan else {
+        let own = &self.helper;
+        let Some(plan) = own.plan else {
             let why = "a validation is not answered: its plan is locked until the commit is over";
             return Answer::error(1, why);
         };
-        let mut helper = program(self.program.as_os_str());
-        helper
-            .args(["--principal", AGENT, "--home"])
-            .arg(&self.home);
-        if let Some(file) = &self.config {
+        let _running = locked(&self.running);
+        if self.over.get().is_some() {
+            return Answer::error(1, "the command has ended");
+        }
+        let mut helper = program(own.program.as_os_str());
+        helper.args(["--principal", AGENT, "--home"]).arg(&own.home);
+        if let Some(file) = &own.config {
             helper.arg("--config").arg(file);
         }
         helper.arg("answer").arg(plan.to_string());
-        match output_within(helper, question, ANSWER as u64 + 1) {
-            Ok(output) => output.into(),
+        let groups = own.groups.iter().map(OwnedFd::try_clone);
+        match groups.collect::<std::io::Result<Vec<_>>>() {
+            Ok(groups) => join_groups(&mut helper, groups),
+            Err(error) => return Answer::error(125, &error.to_string()),
+        }
+        // This thread waits for the end of the program: the program ends with this process.
+        die_with_this_thread(&mut helper);
+        let until = Instant::now() + LIMIT;
+        let stop = || {
+            let over = self.over.get();
+            Instant::now() >= until || over.is_some_and(|over| over.elapsed() >= GRACE)
+        };
+        match output_until(helper, question, ANSWER as u64 + 1, &stop) {
+            Ok((output, true)) => match ended(output.status) {
+                CommandExit::Signaled(signal) => {
+                    let why = format!(
+                        "what answers was ended by signal {signal}, perhaps at a limit of this command"
+                    );
+                    Answer::error(128 + signal, &why)
+                }
+                CommandExit::Exited(_) => output.into(),
+            },
+            Ok((_, false)) => {
+                let limit = LIMIT.as_secs();
+                let why = format!(
+                    "the answer took longer than {limit} s and was ended: ask for less, as with `--resource NAME`, or outside of the run"
+                );
+                Answer::error(1, &why)
+            }
             Err(error) => Answer::error(125, &error.to_string()),
         }
     }

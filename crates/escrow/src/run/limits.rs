@@ -14,7 +14,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{RunError, at};
+use super::{RunError, at, at_io};
 use crate::fs::{Dir, process};
 use crate::model::Limits;
 
@@ -125,6 +125,13 @@ impl ControlGroups {
     /// The files by which a process joins.
     pub(crate) fn procs(&self) -> Vec<BorrowedFd<'_>> {
         self.procs.iter().map(AsFd::as_fd).collect()
+    }
+
+    /// The same for a process that is started later.
+    pub(crate) fn own_procs(&self) -> Result<Vec<OwnedFd>, RunError> {
+        let copies = self.procs.iter().map(OwnedFd::try_clone);
+        let copies = copies.collect::<std::io::Result<_>>();
+        copies.map_err(at_io("open the control group"))
     }
 
     /// Which limits were reached.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -26,9 +27,16 @@ pub(crate) fn die_with_this_thread(command: &mut Command) {
     super::sys::die_with_parent(command);
 }
 
+/// Lets a program begin as a member of control groups, by the files through which a process joins them.
+pub(super) fn join_groups(command: &mut Command, procs: Vec<OwnedFd>) {
+    super::sys::before_exec(command, move || super::limits::join(&procs));
+}
+
 /// Runs a program to its end with this on standard input. At the time limit it is killed, which its status says.
 pub(crate) fn output(program: Command, input: &[u8]) -> std::io::Result<Output> {
-    output_within(program, input, u64::MAX)
+    let until = Instant::now() + LIMIT;
+    let ended = output_until(program, input, u64::MAX, &|| Instant::now() >= until);
+    ended.map(|(output, _)| output)
 }
 
 /// The same with a time limit of its own, which is an error.
@@ -53,15 +61,20 @@ pub(crate) fn output_in_time(
     }
 }
 
-/// The same; of each stream so many bytes are kept.
-pub(crate) fn output_within(program: Command, input: &[u8], most: u64) -> std::io::Result<Output> {
+/// The same; of each stream so many bytes are kept. The program is killed when `stop` says so; returns whether it ended by itself.
+pub(crate) fn output_until(
+    program: Command,
+    input: &[u8],
+    most: u64,
+    stop: &dyn Fn() -> bool,
+) -> std::io::Result<(Output, bool)> {
     let mut child = start(program)?;
     let stdout = gather(child.stdout.take(), most);
     let stderr = gather(child.stderr.take(), most);
     if let Some(mut to) = child.stdin.take() {
         feed(&mut to, input);
     }
-    end(child, stdout, stderr)
+    end_unless(child, stdout, stderr, stop)
 }
 
 /// The same, with more on standard input: what `then` returns, asked when the program has said this line.
@@ -124,16 +137,26 @@ fn end(child: Child, stdout: Gathered, stderr: Gathered) -> std::io::Result<Outp
 
 /// The same with another limit; says whether it ended by itself.
 fn end_within(
-    mut child: Child,
+    child: Child,
     stdout: Gathered,
     stderr: Gathered,
     limit: Duration,
 ) -> std::io::Result<(Output, bool)> {
     let until = Instant::now() + limit;
+    end_unless(child, stdout, stderr, &|| Instant::now() >= until)
+}
+
+/// The same until `stop` says that it is to be killed.
+fn end_unless(
+    mut child: Child,
+    stdout: Gathered,
+    stderr: Gathered,
+    stop: &dyn Fn() -> bool,
+) -> std::io::Result<(Output, bool)> {
     let (status, ended) = loop {
         match child.try_wait()? {
             Some(status) => break (status, true),
-            None if Instant::now() < until => std::thread::sleep(PAUSE),
+            None if !stop() => std::thread::sleep(PAUSE),
             None => {
                 child.kill()?;
                 break (child.wait()?, false);

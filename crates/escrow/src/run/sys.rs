@@ -51,6 +51,16 @@ pub(super) fn die_with_parent(command: &mut std::process::Command) {
     unsafe { command.pre_exec(prepare) };
 }
 
+/// Lets a command that is about to be started do this first. It may make system calls only, and allocate nothing.
+pub(super) fn before_exec(
+    command: &mut std::process::Command,
+    prepare: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
+) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: between fork and exec, only system calls are made and nothing is allocated, as the callers promise.
+    unsafe { command.pre_exec(move || Ok(prepare()?)) };
+}
+
 /// Ends this process at once, running nothing on the way.
 pub(super) fn exit(status: i32) -> ! {
     // SAFETY: ends the process.
