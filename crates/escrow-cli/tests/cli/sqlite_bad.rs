@@ -211,3 +211,61 @@ fn a_forged_journal_or_link_in_the_sandbox_reaches_nothing_outside() {
     }
     assert_eq!(dump(&at), before);
 }
+
+/// A program that has a database open by this name keeps its log beside it; rows of a commit by another name were lost with that log.
+// rule Q5, C1
+#[test]
+fn a_database_with_a_second_hard_link_is_refused_by_name() {
+    for strategy in ["snapshot", "filesystem_copy", "transaction_rollback"] {
+        let (world, cli, at) = unplanned(ORDERS);
+        sql(&at, "PRAGMA journal_mode = wal");
+        let other = world.at("data/other.db");
+        fs::hard_link(&at, &other).expect("it has another name");
+        let line = format!("plan create try --resource data/app.db --strategy {strategy}");
+        let refused = cli.run(&line);
+        let said = talk(&refused);
+        assert_ne!(refused.status, 0, "{said}");
+        has(
+            &said,
+            [
+                "2 names (hard links)",
+                "remove the other names",
+                "-samefile",
+            ],
+        );
+        remove(&other);
+        cli.ok(&line);
+        cli.ok([
+            "sql",
+            "try",
+            "app.db",
+            "INSERT INTO orders (status) VALUES ('ours')",
+        ]
+        .as_slice());
+
+        // One that got its second name later.
+        fs::hard_link(&at, &other).expect("it has another name");
+        let refused = cli.run("commit try");
+        let said = talk(&refused);
+        assert_ne!(refused.status, 0, "{said}");
+        has(&said, ["2 names (hard links)", "remove the other names"]);
+        assert_eq!(
+            sql(&at, "SELECT count(*) FROM orders WHERE status = 'ours'"),
+            "0"
+        );
+        remove(&other);
+        cli.ok("commit try");
+        assert_eq!(
+            sql(&at, "SELECT count(*) FROM orders WHERE status = 'ours'"),
+            "1"
+        );
+        fs::hard_link(&at, &other).expect("it has another name");
+        has(&talk(&cli.run("undo try")), ["2 names (hard links)"]);
+        remove(&other);
+        cli.ok("undo try");
+        assert_eq!(
+            sql(&at, "SELECT count(*) FROM orders WHERE status = 'ours'"),
+            "0"
+        );
+    }
+}

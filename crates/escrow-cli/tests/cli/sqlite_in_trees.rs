@@ -428,3 +428,42 @@ fn a_log_without_its_database_could_not_be_taken_back() {
         assert_eq!(sql(&at, "PRAGMA integrity_check"), "ok");
     }
 }
+
+/// The program that has it open by the other name went on with the old file.
+// rule Q5, C15
+#[test]
+fn a_plain_database_with_a_second_hard_link_was_replaced_under_one_name() {
+    for strategy in ["filesystem_copy", "overlay"] {
+        let (world, cli, at) = world();
+        let other = world.at("other.db");
+        fs::hard_link(&at, &other).expect("it has another name");
+        let path = at.to_str().expect("a plain path").to_owned();
+        cli.ok(format!(
+            "plan create try --resource app --strategy {strategy}"
+        ));
+        let change = "UPDATE orders SET status = 'ours'";
+        cli.ok(["run", "--plan", "try", "--", "sqlite3", &path, change].as_slice());
+        let before = dump(&at);
+        let found = conflicts(&cli);
+        assert_eq!(found.len(), 1, "{found:?}");
+        has(&found[0].1, ["further names (hard links)", "-samefile"]);
+        assert_eq!(cli.run("commit try --on-conflict sandbox").status, 4);
+        assert_eq!(dump(&at), before);
+        remove(&other);
+        // Its ctime moved.
+        cli.ok("commit try --on-conflict sandbox");
+        assert_eq!(sql(&at, "SELECT DISTINCT status FROM orders"), "ours");
+        fs::hard_link(&at, &other).expect("it has another name");
+        let undo = "undo try --on-conflict sandbox";
+        has(&talk(&cli.run(undo)), ["further names (hard links)"]);
+        assert_eq!(sql(&at, "SELECT DISTINCT status FROM orders"), "ours");
+        remove(&other);
+        cli.ok(undo);
+        // A name that is taken away leaves the other one as it is.
+        cli.ok("rollback try");
+        fs::hard_link(&at, &other).expect("it has another name");
+        cli.ok(["run", "--plan", "try", "--", "rm", &path].as_slice());
+        cli.ok("commit try --on-conflict sandbox");
+        assert_eq!(dump(&other), before);
+    }
+}

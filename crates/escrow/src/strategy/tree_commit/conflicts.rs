@@ -361,7 +361,7 @@ impl<'a, S: VersionSource> ConflictCheck<'a, S> {
         let forbids = plain_databases::forbids(
             dir,
             &change.path,
-            now,
+            (now, change.new.is_some()),
             |database| plain_databases::is_one_in(&self.sandbox, database),
             |path, name, now| match now {
                 _ if self.changed(path).is_some() => Ok(false),

@@ -17,6 +17,10 @@ use crate::strategy::error::Result;
 const OPEN: &str = "a program has this SQLite database open, and would go on with the old file: end the program, or make the \
                                database a resource of its own (type sqlite)";
 
+/// What is said of one that has further names, where it is to be replaced.
+const NAMES: &str = "this SQLite database has further names (hard links) in the original: a program that opens it by another one would not see \
+                     the new version. Remove the other names (`find DIRECTORY -samefile FILE` finds them)";
+
 /// The first bytes of a database.
 const HEAD: &[u8; 16] = b"SQLite format 3\0";
 
@@ -27,13 +31,13 @@ const BEGINNINGS: [[u8; 4]; 3] = [
     [0x37, 0x7f, 0x06, 0x83],
 ];
 
-/// Why nothing may be put in the place of an entry of the original, where `now` stands, whichever side is to count. `is_elsewhere` tells
+/// Why nothing may be put in the place of an entry of the original, where `now` stands, whichever side is to count; `comes`: another version takes its place. `is_elsewhere` tells
 /// whether the other version of a database is one; `is_moved` whether what stands at a path beside it is neither what was there nor
 /// released with it.
 pub(super) fn forbids(
     dir: &Dir,
     path: &ResourcePath,
-    now: Option<&Meta>,
+    (now, comes): (Option<&Meta>, bool),
     is_elsewhere: impl FnOnce(&ResourcePath) -> Result<bool>,
     is_moved: impl Fn(&ResourcePath, &[u8], Option<&Meta>) -> Result<bool>,
 ) -> Result<Option<String>> {
@@ -46,6 +50,9 @@ pub(super) fn forbids(
         false => dir.stat(name)?,
     };
     match open_one(dir, name, database_now.as_ref())? {
+        Some(_) if comes && now.is_some_and(|now| now.nlink > 1) => {
+            return Ok(Some(NAMES.to_owned()));
+        }
         Some(file) if lease::is_written(&file) => return Ok(Some(OPEN.to_owned())),
         None if !is_elsewhere(&database)? => return Ok(None),
         Some(_) | None => {}

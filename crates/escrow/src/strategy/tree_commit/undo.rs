@@ -89,6 +89,8 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
             }
         })?;
         for (path, what, now) in databases(original, records, &step)? {
+            // In the place of what was found before: that could be overruled.
+            found.retain(|one| one.path != path);
             found.push(only_theirs(&path, &what, now.as_ref().map(Meta::facts)));
         }
         let path = &step.top.path;
@@ -222,7 +224,7 @@ fn databases(
         let forbids = plain_databases::forbids(
             &dir,
             &entry.path,
-            now.as_ref(),
+            (now.as_ref(), entry.old.is_some()),
             |_| Ok(false),
             |path, _, there| {
                 let Some(there) = there.filter(|_| !is_known(path)) else {

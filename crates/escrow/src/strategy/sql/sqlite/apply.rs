@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use super::check_names;
 use super::connect::{Database, Use};
 use super::diff::{Lookup, each, table_digest};
 use super::full_text::Index;
@@ -397,6 +398,7 @@ pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
 /// Where the original moved on since the commit, or would refuse what it was. An undo is tried out and given up, so that neither a lock nor
 /// a constraint stops it when other members are taken back already.
 pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
+    check_names(plan.original.as_path())?;
     let original = open(plan)?;
     original.trial(true, || {
         if !is_there(plan, &original)? {

@@ -56,7 +56,7 @@ use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::sql::env_name;
 use crate::strategy::{
     Capabilities, CreateRequest, Created, Intent, Outcome, Probe, Remember, RollbackReport,
-    Sandbox, Session, Strategy, Target, tree,
+    Sandbox, Session, Strategy, Target, tree, unsupported,
 };
 
 const BASE: &[u8] = b"base.db";
@@ -178,6 +178,21 @@ impl SqliteMetadata {
     }
 }
 
+/// Refuses a database with further names: a program that opens it by another one keeps its log beside that one, where it is not seen,
+/// and would bring that log in over what is committed here.
+fn check_names(at: &Path) -> Result<()> {
+    match Dir::look(at)?.nlink {
+        0 | 1 => Ok(()),
+        names => {
+            let at = Location::from(at);
+            let what = format!("work with '{at}', a database of {names} names (hard links)");
+            let why = "a program that opens it by another name keeps its log beside that one, and what is committed here would be lost: remove \
+                       the other names, or make them symbolic links (`find DIRECTORY -samefile FILE` finds them)";
+            Err(unsupported("sqlite", &what, why))
+        }
+    }
+}
+
 /// A return to a snapshot: where the sandbox is, and copies of both states.
 #[derive(Serialize, Deserialize)]
 struct RestoreIntent {
@@ -237,6 +252,7 @@ impl SqliteSnapshot {
         let name = at.file_name().unwrap_or_default().as_bytes();
         let identity = match request.from {
             None => {
+                check_names(at)?;
                 let original = Database::open(at, Use::Read)?;
                 original.copy_to(area, "base.db", &reflinks(self.reflinks))?;
                 copy_file(
@@ -280,7 +296,7 @@ fn probe(target: &Target, area: Option<&Path>) -> Probe {
         (None, _) => Probe::no("the resource has no path"),
         (Some(_), None) => Probe::yes("a sandbox exists"),
         (Some(at), Some(_)) => {
-            let opened = Database::open(at, Use::Read);
+            let opened = check_names(at).and_then(|()| Database::open(at, Use::Read));
             match opened.and_then(|database| Schema::read(&database)) {
                 Ok(schema) => Probe::yes(match schema.tables.len() {
                     1 => "a SQLite database with 1 table".to_owned(),

@@ -15,8 +15,8 @@ use super::merge::{Merged, Versions, merge, moved};
 use super::plan::{OpenPlan, TableSwap};
 use super::schema::{KEPT, Schema, full_text_settings, setting};
 use super::{
-    BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, TAKEN, apply, content, copy_file,
-    full_text, inside, mode_of, plan,
+    BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, TAKEN, apply, check_names,
+    content, copy_file, full_text, inside, mode_of, plan,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -115,6 +115,7 @@ impl SqliteSession {
 
     fn open(&self) -> Result<Open> {
         self.sandbox.check_original()?;
+        check_names(self.sandbox.original.as_path())?;
         Ok(Open {
             base: Database::open(&self.sandbox.base(), Use::Read)?,
             work: self.work(Use::Read)?,

@@ -20,7 +20,7 @@ pub(in crate::strategy) use self::process::hold;
 use self::session::HeldSession;
 use self::wire::{Answer, HeldSpec, Request};
 use super::plan::OpenPlan;
-use super::{FileIdentity, SqliteMetadata, apply, probe};
+use super::{FileIdentity, SqliteMetadata, apply, check_names, probe};
 use crate::event::Observer;
 use crate::fs::Dir;
 use crate::model::text::Location;
@@ -216,6 +216,7 @@ impl Strategy for SqliteTransaction {
             return Err(unsupported(NAME, "be forked", why));
         }
         let (at, area) = tree::places(NAME, request)?;
+        check_names(at)?;
         let metadata = HeldMetadata {
             of: SqliteMetadata {
                 original: Location::from(at),

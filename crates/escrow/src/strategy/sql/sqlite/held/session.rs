@@ -3,6 +3,7 @@
 use std::io::{Cursor, Read};
 use std::path::PathBuf;
 
+use super::super::check_names;
 use super::wire::{Answer, Request, all_of};
 use super::{HeldIntent, HeldMetadata, NAME, RestoreIntent, ask, end, start, worked_on};
 use crate::event::Observer;
@@ -104,6 +105,7 @@ impl Sandbox for HeldSession {
 
     fn preview(&self, _options: &PreviewOptions) -> Result<Preview> {
         self.sandbox.of.check_original()?;
+        check_names(self.sandbox.of.original.as_path())?;
         match self.ask(&Request::Preview)? {
             Answer::Preview(preview) => Ok(*preview),
             _ => Err(unexpected()),
