@@ -36,6 +36,7 @@ mod flags;
 mod forks;
 mod full_disk;
 mod gc;
+mod hostile_sizes;
 mod intents;
 mod interrupted;
 mod leads;

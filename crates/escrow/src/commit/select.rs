@@ -71,10 +71,10 @@ fn possible(changes: &[Change], mut chosen: Vec<bool>) -> Vec<bool> {
     let mut needed: HashSet<ResourcePath> = HashSet::new();
     for (change, chosen) in changes.iter().zip(&chosen) {
         if !chosen && change.old.is_some() {
-            standing.extend(change.path.ancestors());
+            add_above(&mut standing, &change.path);
         }
         if *chosen && change.new.is_some() {
-            needed.extend(change.path.ancestors());
+            add_above(&mut needed, &change.path);
         }
     }
     for (change, chosen) in changes.iter().zip(&mut chosen) {
@@ -87,6 +87,15 @@ fn possible(changes: &[Change], mut chosen: Vec<bool>) -> Vec<bool> {
         }
     }
     chosen
+}
+
+/// Adds the directories that a path lies in. Of one that is known all that it lies in are known.
+fn add_above(known: &mut HashSet<ResourcePath>, path: &ResourcePath) {
+    for above in path.ancestors() {
+        if !known.insert(above) {
+            break;
+        }
+    }
 }
 
 fn is_dir(facts: &Option<EntryInfo>) -> bool {

@@ -1,20 +1,21 @@
 //! Changes that are counted and named in one line instead of being listed: those that git ignores, and those that
 //! `diff.ignore` leaves out.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::change::{Change, Detail, DiffView, EntryInfo, EntryKind};
 use super::path::ResourcePath;
+use super::path_index::PathIndex;
 use super::text::escape;
 
 /// How many names a line has.
 const NAMED: usize = 4;
 
 /// Changes that are counted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct CountedChanges {
     /// The outermost paths of which all changes are counted.
-    tops: HashSet<ResourcePath>,
+    tops: PathIndex<()>,
     /// How many of them are no directories.
     files: usize,
     /// Their names, those with most files first.
@@ -55,18 +56,20 @@ impl CountedChanges {
     pub(crate) fn of(diff: &DiffView, paths: &BTreeSet<ResourcePath>) -> Self {
         let mut counted = Self::default();
         let mut names: BTreeMap<String, usize> = BTreeMap::new();
+        let mut tops = BTreeSet::new();
+        let paths: PathIndex<()> = paths.iter().map(|path| (path.clone(), ())).collect();
         for change in &diff.changes {
-            let above = change.path.ancestors().filter(|one| paths.contains(one));
-            let own = || paths.contains(&change.path).then(|| change.path.clone());
-            let Some(top) = above.last().or_else(own) else {
+            let own = || paths.get(&change.path).map(|()| &change.path);
+            let Some(top) = paths.above(&change.path).or_else(own) else {
                 continue;
             };
             let name = top.parts().next_back().map(escape).unwrap_or_default();
             let files = usize::from(!is_dir(change));
             *names.entry(name).or_default() += files;
             counted.files += files;
-            counted.tops.insert(top);
+            tops.insert(top.clone());
         }
+        counted.tops = tops.into_iter().map(|top| (top, ())).collect();
         let mut names: Vec<(String, usize)> = names.into_iter().collect();
         names.sort_by_key(|(_, files)| std::cmp::Reverse(*files));
         counted.names = names.into_iter().map(|(name, _)| name).collect();
@@ -86,8 +89,7 @@ impl CountedChanges {
 
     /// Whether a path is one of them.
     pub fn covers(&self, path: &ResourcePath) -> bool {
-        !self.is_empty()
-            && (self.tops.contains(path) || path.ancestors().any(|one| self.tops.contains(&one)))
+        !self.is_empty() && (self.tops.get(path).is_some() || self.tops.above(path).is_some())
     }
 
     /// How many files there are, and the names of what holds them: `248 ignored by git: .venv, __pycache__`.

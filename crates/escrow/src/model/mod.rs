@@ -11,6 +11,7 @@ pub mod id;
 pub mod limits;
 pub mod network;
 pub mod path;
+pub(crate) mod path_index;
 pub mod phase;
 pub mod plan;
 pub mod policy;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::autorun::AutorunChange;
 use super::change::{ChangeKind, DiffView, EntryKind};
 use super::path::ResourcePath;
+use super::path_index::PathIndex;
 
 /// A directory with fewer changes in it than this is not worth a sum.
 const FOLDED: usize = 12;
@@ -15,7 +16,7 @@ const NAMED: usize = 3;
 /// The directories of a diff that were added or deleted, outermost ones only.
 #[derive(Debug, Default)]
 pub struct WholeDirs {
-    tops: HashMap<ResourcePath, WholeDir>,
+    tops: PathIndex<WholeDir>,
 }
 
 /// What came or went with a directory.
@@ -53,17 +54,16 @@ impl WholeDirs {
             ChangeKind::Deleted => is_dir(change.old.as_ref()),
             _ => false,
         });
-        let whole: HashSet<&ResourcePath> = whole.map(|change| &change.path).collect();
-        let outermost = |path: &&ResourcePath| !path.ancestors().any(|one| whole.contains(&one));
-        let tops = whole.iter().copied().filter(outermost);
+        let whole: PathIndex<()> = whole.map(|change| (change.path.clone(), ())).collect();
+        let tops = whole.paths().filter(|path| whole.above(path).is_none());
         let mut dirs = Self {
             tops: tops.map(|top| (top.clone(), WholeDir::default())).collect(),
         };
         for change in &diff.changes {
-            let Some(top) = dirs.top(&change.path) else {
+            let top = dirs.top(&change.path);
+            let Some(dir) = top.and_then(|top| dirs.tops.get_mut(&top)) else {
                 continue;
             };
-            let dir = dirs.tops.entry(top).or_default();
             dir.changes += 1;
             if let Some(side) = change.new.as_ref().or(change.old.as_ref())
                 && side.kind != EntryKind::Directory
@@ -77,7 +77,7 @@ impl WholeDirs {
 
     /// The one that this lies in.
     fn top(&self, path: &ResourcePath) -> Option<ResourcePath> {
-        path.ancestors().find(|one| self.tops.contains_key(one))
+        self.tops.above(path).cloned()
     }
 
     /// The sum of a directory, if it stands for everything in it.

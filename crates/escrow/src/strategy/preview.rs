@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::path_index::PathIndex;
 use crate::model::{
     Change, ChangeKind, Choice, ChosenHunks, Conflict, Detail, DiffView, EntryKind, ResourcePath,
 };
@@ -151,9 +152,10 @@ impl Preview {
             })
             .map(|change| &change.path)
             .collect();
+        let theirs = replaced.iter().chain(&contested);
+        let theirs: PathIndex<()> = theirs.map(|path| ((*path).clone(), ())).collect();
         for (number, change) in changes.iter().enumerate() {
-            let theirs = |path: &ResourcePath| replaced.contains(path) || contested.contains(path);
-            let below = || change.path.ancestors().any(|path| theirs(&path));
+            let below = || theirs.above(&change.path).is_some();
             if refused.contains(&change.path) || below() {
                 left.insert(number);
             }

@@ -14,6 +14,7 @@ use super::error::{Result, StrategyError};
 use super::{Access, CreateRequest, Created, LiveView, Mount, unsupported};
 use crate::fs::areas;
 use crate::fs::atomic_file::AtomicFile;
+use crate::fs::content::DataReader;
 use crate::fs::state_dir;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, EntryHandle, Flags, FsError, Meta, content, lease, place};
@@ -346,7 +347,7 @@ pub(super) fn read(root: &Dir, path: &ResourcePath) -> Result<Box<dyn Read + Sen
         return Err(StrategyError::NotThere { path: path.clone() });
     }
     let (file, _) = dir.file(name).map_err(|error| explain(path, error))?;
-    Ok(Box::new(file))
+    Ok(Box::new(DataReader::new(file)))
 }
 
 /// The directory at `path` in a plain tree, made with all above it where it is missing.

@@ -8,7 +8,7 @@ use super::error::Result;
 use super::tree;
 use super::tree_commit::{CAPABILITY, VersionSource, introduced, without};
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Dir, Meta};
+use crate::fs::{Dir, Meta, content};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::{Change, EntryKind, ResourcePath};
 
@@ -65,7 +65,7 @@ fn new_version(
     }
     let digest = match text {
         Some(text) => {
-            let content = blake3::hash(text).as_bytes().to_vec();
+            let content = content::digest_of(text).to_vec();
             version(&meta, &root.released(attributes), Some(content))
         }
         None => leaf((&dir, name), &meta, &root.released(attributes))?,
@@ -86,7 +86,7 @@ pub(super) fn leaf(
 ) -> Result<VersionDigest> {
     let content = match meta.kind {
         EntryKind::Symlink => Some(dir.read_link(name)?),
-        EntryKind::File => content(dir, name)?,
+        EntryKind::File => file_content(dir, name)?,
         _ => Some(Vec::new()),
     };
     Ok(version(meta, attributes, content))
@@ -107,13 +107,11 @@ fn version(meta: &Meta, attributes: &Xattrs, content: Option<Vec<u8>>) -> Versio
 }
 
 /// The digest of the bytes of a file; `None` where this user may not read it.
-fn content(dir: &Dir, name: &[u8]) -> Result<Option<Vec<u8>>> {
-    let (mut file, _) = match dir.file(name) {
+fn file_content(dir: &Dir, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let (file, _) = match dir.file(name) {
         Err(error) if error.is(Errno::ACCESS) => return Ok(None),
         file => file?,
     };
-    let mut hash = blake3::Hasher::new();
-    let read = std::io::copy(&mut file, &mut hash);
-    read.map_err(|error| dir.io_error("read", name, &error))?;
-    Ok(Some(hash.finalize().as_bytes().to_vec()))
+    let digest = content::digest(&file).map_err(|error| dir.io_error("read", name, &error))?;
+    Ok(Some(digest.to_vec()))
 }

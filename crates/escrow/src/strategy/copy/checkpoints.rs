@@ -123,8 +123,16 @@ pub(in crate::strategy) fn open(
 
 /// The directory at `path`, made with all above it.
 fn make_dirs(root: &Dir, path: &ResourcePath) -> Result<Dir> {
-    let mut at = root.again();
-    for part in path.parts() {
+    // Mostly it is there, or what holds it: a tree that is thousands deep is not walked from its top for each directory.
+    let (mut at, missing) = match path.split() {
+        None => return Ok(root.again()),
+        Some((parent, name)) => match root.dir(&parent) {
+            Ok(parent) => (parent, vec![name]),
+            Err(error) if error.is_absent() => (root.again(), path.parts().collect()),
+            Err(error) => return Err(error.into()),
+        },
+    };
+    for part in missing {
         match at.make_dir(part, 0o700) {
             Ok(()) => {}
             Err(error) if error.is(Errno::EXIST) => {}

@@ -46,6 +46,7 @@ use super::{
 };
 use super::{tree_commit, tree_digest};
 use crate::event::Observer;
+use crate::fs::content::DataReader;
 use crate::fs::{Dir, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::{Location, escape};
@@ -343,7 +344,7 @@ impl Sandbox for TreeSession<Overlay> {
             .split()
             .expect("the root is a directory, refused above");
         let (file, _) = dir.file(name).map_err(|error| tree::explain(path, error))?;
-        Ok(Box::new(file))
+        Ok(Box::new(DataReader::new(file)))
     }
 
     fn write(&self, path: &ResourcePath, content: &mut dyn Read) -> Result<Change> {

@@ -94,27 +94,36 @@ impl<'a> OriginalFlags<'a> {
 
     /// What an entry gets where nothing stood before: its directory may be new as well, and gets the same.
     fn of_new(&self, path: &ResourcePath) -> Result<WantedFlags> {
-        let Some((parent, _)) = path.split() else {
+        let Some((mut parent, _)) = path.split() else {
             return Ok((Flags::NONE, false));
         };
-        if let Some(known) = self.handed_on.borrow().get(&parent) {
-            return Ok((*known, false));
-        }
-        let there = stat(self.original, &parent)?.is_some_and(|meta| meta.is_dir());
-        let given = match there || parent.is_root() {
-            true => match self.original.dir(&parent) {
-                Err(error) if error.is(Errno::ACCESS) => Flags::NONE,
-                dir => {
-                    let dir = dir?;
-                    let fail = |errno| dir.error("read the flags of", b"", Cause::Os(errno));
-                    let given = Flags::read(&dir).and_then(|flags| flags.handed_on(&dir));
-                    given.map_err(fail)?
-                }
-            },
-            false => self.of_new(&parent)?.0,
+        let mut below = Vec::new();
+        let given = loop {
+            if let Some(known) = self.handed_on.borrow().get(&parent) {
+                break *known;
+            }
+            let there = stat(self.original, &parent)?.is_some_and(|meta| meta.is_dir());
+            match parent.split() {
+                Some((above, _)) if !there => below.push(std::mem::replace(&mut parent, above)),
+                _ => break self.given_by(&parent)?,
+            }
         };
-        self.handed_on.borrow_mut().insert(parent, given);
+        let mut known = self.handed_on.borrow_mut();
+        known.extend(below.into_iter().chain([parent]).map(|one| (one, given)));
         Ok((given, false))
+    }
+
+    /// The flags that a directory of the original hands on.
+    fn given_by(&self, path: &ResourcePath) -> Result<Flags> {
+        match self.original.dir(path) {
+            Err(error) if error.is(Errno::ACCESS) => Ok(Flags::NONE),
+            dir => {
+                let dir = dir?;
+                let fail = |errno| dir.error("read the flags of", b"", Cause::Os(errno));
+                let given = Flags::read(&dir).and_then(|flags| flags.handed_on(&dir));
+                Ok(given.map_err(fail)?)
+            }
+        }
     }
 }
 

@@ -133,31 +133,52 @@ fn place(
     (to, name): (&Dir, &[u8]),
     meta: &Meta,
 ) -> Result<()> {
-    let there = to.stat(name)?;
-    if there.is_some_and(|there| !there.is_dir() || !meta.is_dir()) {
+    if !place_one(placer, (from, from_name), (to, name), meta)? {
         return Ok(());
     }
-    if !meta.is_dir() {
-        return match to.link_to(name, from, from_name) {
-            Ok(()) => Ok(()),
-            Err(_) => {
-                let (from, to) = ((from, from_name), (to, name));
-                placer.copy(from, to, meta.kind, CopyOptions::QUIET)?;
-                Ok(())
+    let (from, to) = (from.subdir(from_name)?, to.subdir(name)?);
+    // A list instead of recursion: the tree may be deeper than the stack.
+    let (mut open, mut all) = (vec![ResourcePath::root()], Vec::new());
+    while let Some(path) = open.pop() {
+        let (inner, made) = (from.dir(&path)?, to.dir(&path)?);
+        for entry in inner.entries()? {
+            let at = (&made, &*entry.name);
+            if place_one(placer, (&inner, &entry.name), at, &entry.meta)? {
+                open.push(path.join(&entry.name));
             }
-        };
+        }
+        all.push(path);
+    }
+    for path in all.iter().rev() {
+        let (inner, made) = (from.dir(path)?, to.dir(path)?);
+        let look = DirLook::of(&inner)?;
+        crate::fs::place::refuse_lost((&inner, b""), &look.apply(&made)?)?;
+    }
+    Ok(())
+}
+
+/// The same for one entry, of a directory an empty one. Whether it is one to be filled.
+fn place_one(
+    placer: &Placer<'_>,
+    (from, from_name): (&Dir, &[u8]),
+    (to, name): (&Dir, &[u8]),
+    meta: &Meta,
+) -> Result<bool> {
+    let there = to.stat(name)?;
+    if there.is_some_and(|there| !there.is_dir() || !meta.is_dir()) {
+        return Ok(false);
+    }
+    if !meta.is_dir() {
+        if to.link_to(name, from, from_name).is_err() {
+            let (from, to) = ((from, from_name), (to, name));
+            placer.copy(from, to, meta.kind, CopyOptions::QUIET)?;
+        }
+        return Ok(false);
     }
     if there.is_none() {
         to.make_dir(name, 0o700)?;
     }
-    let (inner, made) = (from.subdir(from_name)?, to.subdir(name)?);
-    for entry in inner.entries()? {
-        let at = (&made, &*entry.name);
-        place(placer, (&inner, &entry.name), at, &entry.meta)?;
-    }
-    let look = DirLook::of(&inner)?;
-    crate::fs::place::refuse_lost((&inner, b""), &look.apply(&made)?)?;
-    Ok(())
+    Ok(true)
 }
 
 /// Another name for a file that stayed as it was.
