@@ -381,3 +381,53 @@ fn what_answers_ends_with_a_supervisor_that_is_killed() {
     assert_soon_quiet(&world);
     cli.ok("rollback try");
 }
+
+/// Six checkpoints of a command that was limited to 50 MB took 242 MB.
+// attack H9
+#[test]
+fn what_checkpoints_keep_counts_for_the_limit_of_the_disk() {
+    as_user_too();
+    for strategy in STRATEGIES {
+        let (world, cli) = set_up();
+        cli.plan("other", ".", strategy);
+        let script = |ask: &str| {
+            format!(
+                "for n in 1 2 3 4 5 6; do head -c 3000000 /dev/urandom > f; {ask}; done; sleep $SLEEP"
+            )
+        };
+        let run = |sleep: &str, ask: &str| {
+            let line = format!("run --plan other --disk 8M -e SLEEP={sleep}");
+            cli.run(inside(&line, &script(ask)))
+        };
+        let outcome = run("60", "$ESCROW_E checkpoint create > /dev/null");
+        let said = outcome.stderr_text();
+        assert_eq!(outcome.status, 137, "{strategy}: {said}");
+        has(&said, ["its limit of 8388608 bytes on disk"]);
+        // What is kept from before does not count.
+        let outcome = run("3", "true");
+        let said = outcome.stderr_text();
+        assert_eq!(outcome.status, 0, "{strategy}: {said}");
+        cli.ok("cleanup other");
+        cli.ok("cleanup try");
+        assert_quiet(&world);
+    }
+}
+
+// rule S5
+#[test]
+fn checkpoints_from_inside_have_a_rate() {
+    as_user_too();
+    let (world, cli) = set_up();
+    let script = "for n in $(seq 33); do $ESCROW_E checkpoint create -q > /dev/null 2> ../why; done; cat ../why";
+    let script = script.replace("../why", "/tmp/why");
+    let said = cli.ok(in_try(&script));
+    has(
+        &said,
+        ["no further checkpoint", "30 were taken within a minute"],
+    );
+    let all = json(&cli, "checkpoint list try");
+    assert_eq!(list(&all["checkpoints"]).len(), 30);
+    // Outside there is none.
+    cli.ok("checkpoint create try");
+    assert_quiet(&world);
+}

@@ -74,6 +74,7 @@ impl Error {
             | Self::Contradicted { .. }
             | Self::Move(_) => Kind::Conflict,
             Self::Busy { .. }
+            | Self::ManyCheckpoints { .. }
             | Self::Forgotten { .. }
             | Self::Live { .. }
             | Self::OtherOptions { .. }

@@ -278,6 +278,8 @@ pub enum Error {
         "since the checkpoint {checkpoint}, a part of the plan '{plan}' was committed, or such a commit was undone"
     )]
     StaleCheckpoint { plan: String, checkpoint: String },
+    #[error("a command inside gets no further checkpoint of the plan '{plan}': {why}")]
+    ManyCheckpoints { plan: String, why: String },
     #[error("the sandbox of '{resource}' was made after the checkpoint, which does not know it")]
     LaterThanCheckpoint { resource: String },
     #[error("the sandbox of '{resource}' cannot return to a checkpoint: {why}")]

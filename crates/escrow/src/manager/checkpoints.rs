@@ -84,6 +84,7 @@ impl Manager {
     ) -> Result<Checkpoint> {
         self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.begin_call(plan, false)?;
+        self.check_asked_checkpoint(plan)?;
         let about = self.about_with("checkpoint", plan, label)?;
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;

@@ -37,6 +37,7 @@
 mod access;
 mod against;
 mod apart;
+mod asked;
 mod audit;
 mod both_sides;
 mod builder;

@@ -1,10 +1,13 @@
 //! The disk that a command takes: looked at again and again, since no quota can be had without privileges.
 //!
-//! What grows are the layers of its sandboxes and of its home directory, or the copies. They are measured once a second, or less often
+//! What grows are the layers of its sandboxes and of its home directory, or the copies, and what checkpoints keep of them. They are measured once a second, or less often
 //! where that takes long; when they have grown too much, the command is ended. A single file is limited by the kernel, and so are
 //! directories in memory.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::spec::RunSpec;
 use super::supervise::{CommandExit, RunError, at_io};
-use crate::fs::{Dir, usage};
+use crate::fs::{Dir, FsError, usage};
 use crate::model::view::View;
 
 /// How often one looks.
@@ -44,15 +47,19 @@ impl DiskWatch {
             .scratch
             .iter()
             .map(|(_, layers)| layers.upper.as_path());
-        let trees: Vec<PathBuf> = own.chain(scratch.map(ToOwned::to_owned)).collect();
-        let before = occupied(&trees);
+        let areas = spec.views.iter().filter_map(|one| one.area.as_ref());
+        let taken = TakenDisk {
+            trees: own.chain(scratch.map(ToOwned::to_owned)).collect(),
+            areas: areas.map(|area| area.as_path().to_owned()).collect(),
+        };
+        let before = taken.bytes();
         let looks = {
             let over = Arc::clone(&over);
             std::thread::spawn(move || {
                 let mut pause = INTERVAL;
                 while !ended(&over, pause) {
                     let start = Instant::now();
-                    if occupied(&trees).saturating_sub(before) > limit {
+                    if taken.bytes().saturating_sub(before) > limit {
                         // The end of the pipe is what is read.
                         drop(tell);
                         return;
@@ -111,8 +118,36 @@ fn ended((over, news): &(Mutex<bool>, Condvar), pause: Duration) -> bool {
     *waited.unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// The bytes in all of them; what cannot be looked at while it changes counts nothing this time.
-fn occupied(trees: &[PathBuf]) -> u64 {
-    let one = |tree: &PathBuf| Dir::open(tree).and_then(|dir| usage::occupied(&dir));
-    trees.iter().filter_map(|tree| one(tree).ok()).sum()
+/// What a command and its checkpoints take.
+struct TakenDisk {
+    /// What it writes into.
+    trees: Vec<PathBuf>,
+    /// The areas of its sandboxes. What lies in them beside the trees is kept by checkpoints.
+    areas: BTreeSet<PathBuf>,
+}
+
+impl TakenDisk {
+    /// The bytes of all of it; what cannot be looked at while it changes counts nothing this time.
+    fn bytes(&self) -> u64 {
+        let tree = |tree: &PathBuf| Dir::open(tree).and_then(|dir| usage::occupied(&dir));
+        let trees = self.trees.iter().filter_map(|one| tree(one).ok());
+        let area = |area: &PathBuf| Dir::open(area).and_then(|dir| self.kept(&dir));
+        let areas = self.areas.iter().filter_map(|one| area(one).ok());
+        trees.chain(areas).sum()
+    }
+
+    /// The bytes in a directory of an area that belong to no tree. What a file shares with a tree counts there.
+    fn kept(&self, dir: &Dir) -> Result<u64, FsError> {
+        let mut sum = 0;
+        for entry in dir.entries()? {
+            let at = dir.path().join(OsStr::from_bytes(&entry.name));
+            let mut leads = self.trees.iter().filter(|tree| tree.starts_with(&at));
+            sum += match leads.next() {
+                Some(tree) if *tree == at => 0,
+                Some(_) => self.kept(&dir.subdir(&entry.name)?)?,
+                None => usage::measure(dir, &entry.name)?.private,
+            };
+        }
+        Ok(sum)
+    }
 }
