@@ -23,7 +23,7 @@ use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 
 use crate::commands::{GlobalArgs, show};
 use crate::error::{Failure, RECOVERY_NEEDED};
-use crate::ui::{self, PromptAnswer, Ui};
+use crate::ui::{self, PromptAnswer, Tone, Ui, paint};
 
 /// This program again, as the way inside and for commands that ask there.
 const HELPER: &str = "/proc/self/exe";
@@ -402,6 +402,10 @@ impl Console for Terminal {
 
     fn waits(&self, what: &str) {
         ui::talk(what);
+    }
+
+    fn begins(&self, how: &str) {
+        ui::talk(&format!("{} {how}", paint(Tone::Careful, "warning:")));
     }
 
     fn files(&self) -> Option<u64> {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use escrow::manager::Resolver;
 use escrow::model::resource::is_url;
-use escrow::run::Wall;
+use escrow::run::{Wall, runs_in_copy};
 use serde_json::{Value, json};
 
 use super::show;
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
@@ -24,10 +24,16 @@ pub(crate) struct DoctorArgs {
     /// A directory, a file, or the URL of a database; the current directory if left out
     #[arg(value_name = "LOCATION")]
     location: Option<PathBuf>,
+    /// Print how to permit user namespaces, for a shell; nothing is changed
+    #[arg(long, conflicts_with = "location")]
+    fix: bool,
 }
 
 impl DoctorArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        if self.fix {
+            return fix(context, ui);
+        }
         let location = match self.location {
             Some(url) if is_url(url.as_os_str()) => url,
             Some(path) => context.directory.join(path),
@@ -39,6 +45,7 @@ impl DoctorArgs {
             Resolver::Checked => "name by name: this kernel has no openat2, or a filter forbids it",
         };
         let no_run = context.manager.why_no_run();
+        let copy = no_run.as_deref().and_then(runs_in_copy);
         let walls = escrow::run::walls(no_run.as_deref());
         let mut scope = walls.iter().filter(|wall| wall.name == "socket scope");
         let scopes = scope.all(|wall| wall.missing.is_none());
@@ -64,7 +71,12 @@ impl DoctorArgs {
                 "auto": doctor.auto,
                 "strategies": strategies,
                 "run": {
-                    "works": no_run.is_none(),
+                    "works": no_run.is_none() || copy.is_some(),
+                    "mode": match (&no_run, copy) {
+                        (None, _) => "namespaces",
+                        (Some(_), Some(_)) => "copy",
+                        (Some(_), None) => "none",
+                    },
                     "reason": no_run,
                     "scopes_abstract_sockets": scopes,
                     "walls": walls.iter().map(document).collect::<Vec<_>>(),
@@ -94,8 +106,13 @@ impl DoctorArgs {
         ui.line(&format!("  sandboxes are made in {}", doctor.area));
         ui.line(&format!("    {}", doctor.area_reason));
         ui.line(&format!("  paths are confined {confined}"));
-        match no_run {
+        match no_run.as_deref() {
             None => ui.line("  escrow run works: namespaces and mounts of its own, without root"),
+            Some(why) if copy.is_some() => {
+                ui.line("  escrow run works in a copy, confined by Landlock and a system call filter alone");
+                ui.line(&format!("    {why}"));
+                ui.line("    `escrow doctor --fix` says how to get all walls");
+            }
             Some(why) => ui.line(&format!("  escrow run does not work here: {why}")),
         }
         for wall in &walls {
@@ -103,6 +120,22 @@ impl DoctorArgs {
         }
         Ok(())
     }
+}
+
+/// Says how to permit namespaces.
+fn fix(context: &Context, ui: &Ui) -> Result<(), Failure> {
+    let no_run = context.manager.why_no_run();
+    let program = context::program();
+    let commands = no_run.as_ref().map(|_| escrow::run::fix(program.as_path()));
+    if ui.is_json() {
+        ui.document(json!({ "needed": no_run.is_some(), "reason": no_run, "commands": commands }));
+        return Ok(());
+    }
+    match commands {
+        None => ui.say("nothing to fix: user namespaces are available"),
+        Some(commands) => commands.lines().for_each(|line| ui.line(line)),
+    }
+    Ok(())
 }
 
 fn document(wall: &Wall) -> Value {

@@ -236,6 +236,12 @@ impl RunOptions {
             true => context.manager.run_unconfined(&plan, &request),
             false => context.manager.run(&plan, &request),
         };
+        if let Ok(ended) = &ended
+            && let Some(how) = ended.without.as_ref().filter(|_| ui.is_json())
+        {
+            // Without a document it was said when the command began.
+            ui.notice(how);
+        }
         let (status, denied, not_passed, before) = match ended {
             Ok(ended) => (
                 ended.exit.status(),

@@ -18,6 +18,7 @@ mod attacks_streams;
 mod attacks_suite;
 mod caches;
 mod checkpoints;
+mod copied;
 mod flow;
 mod git;
 mod git_attacks;

@@ -293,6 +293,13 @@ impl Error {
                 "`sysctl user.max_user_namespaces kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns` shows what forbids them".into(),
                 "`escrow doctor` shows which walls this machine has, and what each needs".into(),
             ],
+            Self::Run(RunError::NoNamespaces { bare, .. }) => {
+                let mut hints = vec!["`escrow doctor --fix` shows how to permit user namespaces".into()];
+                if *bare {
+                    hints.push("`--unconfined` runs the command in the sandbox's own directory, without protection".into());
+                }
+                hints
+            }
             Self::Run(RunError::Step { step, .. }) if !step.starts_with("run '") => {
                 one("`escrow doctor` shows which walls this machine has, and what each needs")
             }

@@ -95,7 +95,9 @@ impl Error {
             | Self::Snapshot { cause, .. } => cause.kind(),
             Self::Irreversible { .. } | Self::CannotReturn { .. } => Kind::Unsupported,
             Self::BadParent { .. } | Self::NotAsked { .. } | Self::NoHome => Kind::Usage,
-            Self::Run(RunError::Step { .. } | RunError::NoNetwork { .. }) => Kind::Unsupported,
+            Self::Run(
+                RunError::Step { .. } | RunError::NoNetwork { .. } | RunError::NoNamespaces { .. },
+            ) => Kind::Unsupported,
             Self::NotPublished { .. } => Kind::Usage,
             Self::Run(RunError::Restless { .. }) => Kind::Busy,
             Self::Run(_) => Kind::Failed,

@@ -44,7 +44,7 @@ impl RunRequest<'_> {
 
 impl Manager {
     /// The home directories of this user: the one that is in use, and the one of the account.
-    fn own_homes(&self) -> Vec<PathBuf> {
+    pub(super) fn own_homes(&self) -> Vec<PathBuf> {
         let account = accounts::home_dir(rustix::process::geteuid().as_raw());
         let all = self.options.user_home.iter().cloned().chain(account);
         let mut homes: Vec<PathBuf> = all

@@ -22,6 +22,7 @@
 //! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
 //! | `strategies` | which strategies count, in general and for each plan |
 //! | `runs` | a command inside the sandboxes of a plan |
+//! | `copied` | the same where no namespaces can be had |
 //! | `opened` | a sandbox as a directory for programs that nothing confines |
 //! | `commits` | commit, undo: all sandboxes of a plan or none |
 //! | `recovery` | what a crashed process left is brought to an end, once for each call, before anything else |
@@ -48,6 +49,7 @@ mod concealment;
 mod config_resources;
 mod configuration;
 mod content;
+mod copied;
 mod creation;
 mod discard;
 mod disk;

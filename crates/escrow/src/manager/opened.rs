@@ -124,6 +124,7 @@ impl Manager {
                     denied,
                     not_passed: Vec::new(),
                     before: None,
+                    without: None,
                 })
             });
         }

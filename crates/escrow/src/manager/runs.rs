@@ -131,13 +131,18 @@ impl Manager {
                 published: Some(&published),
                 ..Supervision::new(request.output, limits)
             };
-            let started = || {
-                // While the command runs others may look, and write through its namespace. A process that
-                // pauses those inside must not miss one that is about to begin.
-                drop(lock.take());
-            };
-            let with = (request, started);
-            let ended = self.supervise_in_network(plan, &mut spec, attached, how, &entry, with);
+            // While the command runs others may look, and write through its namespace. A process that
+            // pauses those inside must not miss one that is about to begin.
+            let mut started = || drop(lock.take());
+            let with = (request, &mut started);
+            let mut ended = self.supervise_in_network(plan, &mut spec, attached, how, &entry, with);
+            if let Err(Error::Run(why)) = &ended
+                && entry.there.is_none()
+                && why.forbids_namespaces()
+            {
+                let all = (plan, &views[..]);
+                ended = self.run_copied(all, request, &spec, how, &entry, &mut started);
+            }
             drop(lock.take());
             let last = self.leave_namespace(plan, entry)?;
             if last {
@@ -261,6 +266,7 @@ impl Manager {
             denied,
             not_passed: Vec::new(),
             before: None,
+            without: None,
         })
     }
 
@@ -403,6 +409,7 @@ impl Manager {
                 denied: Vec::new(),
                 not_passed,
                 before: None,
+                without: None,
             })
         })
     }
@@ -644,6 +651,7 @@ impl Manager {
             groups: Vec::new(),
             disk: None,
             supervised: Limits::default(),
+            copied: None,
             is_root: false,
         })
     }

@@ -17,6 +17,9 @@ pub trait Console: Send + Sync {
     /// Says what is waited for, once that takes long enough to be noticed.
     fn waits(&self, _what: &str) {}
 
+    /// Says at once that a command is about to run in another way than usual.
+    fn begins(&self, _how: &str) {}
+
     /// How many files commands may have open, if not as many as this process.
     fn files(&self) -> Option<u64> {
         None

@@ -47,9 +47,11 @@ impl DiskWatch {
             .scratch
             .iter()
             .map(|(_, layers)| layers.upper.as_path());
+        let private = spec.copied.iter().map(|one| one.private.as_path());
+        let beside = scratch.chain(private).map(ToOwned::to_owned);
         let areas = spec.views.iter().filter_map(|one| one.area.as_ref());
         let taken = TakenDisk {
-            trees: own.chain(scratch.map(ToOwned::to_owned)).collect(),
+            trees: own.chain(beside).collect(),
             areas: areas.map(|area| area.as_path().to_owned()).collect(),
         };
         let before = taken.bytes();

@@ -30,6 +30,8 @@ enum Test {
     Bits { argument: u32, bits: u32 },
     /// If an argument, here its low half, is this.
     Is { argument: u32, value: u32 },
+    /// If an argument, here its low half, is anything else.
+    IsNot { argument: u32, value: u32 },
 }
 
 struct Rule {
@@ -46,6 +48,7 @@ struct Calls {
     /// What sets leases.
     fcntls: &'static [u32],
     socket: u32,
+    socketpair: u32,
     /// The older call for everything about sockets, which passes its arguments through memory.
     socketcall: Option<u32>,
     /// rename, renameat and renameat2.
@@ -95,6 +98,7 @@ const NATIVE: Calls = Calls {
     ioctl: libc::SYS_ioctl as u32,
     fcntls: &[libc::SYS_fcntl as u32],
     socket: libc::SYS_socket as u32,
+    socketpair: libc::SYS_socketpair as u32,
     socketcall: None,
     renames: [
         RENAME,
@@ -160,6 +164,7 @@ const FOREIGN: Calls = Calls {
     ioctl: 54,
     fcntls: &[55, 221],
     socket: 359,
+    socketpair: 360,
     socketcall: Some(102),
     renames: [38, 302, 353],
     connect: 362,
@@ -179,6 +184,7 @@ const FOREIGN: Calls = Calls {
     ioctl: 54,
     fcntls: &[55, 221],
     socket: 281,
+    socketpair: 288,
     socketcall: None,
     renames: [38, 329, 382],
     connect: 283,
@@ -257,6 +263,33 @@ fn rules(calls: &Calls, permitted: Permitted) -> Vec<Rule> {
         all.push(rule(calls.ioctl, is(1, RESIZE), Answer::Asked));
     }
     all
+}
+
+/// What is refused of sockets where no namespace keeps those of others out of reach: Unix sockets that can be connected, and without
+/// a network all but those that ask the kernel about itself.
+fn socket_rules(calls: &Calls, network: bool) -> Vec<Rule> {
+    let test = match network {
+        true => Test::Is {
+            argument: 0,
+            value: libc::AF_UNIX as u32,
+        },
+        false => Test::IsNot {
+            argument: 0,
+            value: libc::AF_NETLINK as u32,
+        },
+    };
+    // A pair of datagram sockets (`SOCK_DGRAM`, and `SOCK_RAW`, which means the same) can send to others by name.
+    let datagrams = Test::Bits {
+        argument: 1,
+        bits: libc::SOCK_DGRAM as u32,
+    };
+    let denied = [(calls.socket, test), (calls.socketpair, datagrams)].into_iter();
+    let denied = denied.map(|(call, test)| (call, test, Answer::Denied));
+    let hidden = calls.socketcall.into_iter();
+    let hidden = hidden.map(|call| (call, Test::Always, Answer::Unknown));
+    let all = denied.chain(hidden);
+    all.map(|(call, test, answer)| Rule { call, test, answer })
+        .collect()
 }
 
 fn step(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
@@ -341,9 +374,9 @@ pub(super) fn rename_of((machine, call): (u32, u32), arguments: [u64; 6]) -> Opt
 }
 
 /// Appends what is done for a call of one kind of machine.
-fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, permitted: Permitted) {
+fn look_up(program: &mut Vec<sock_filter>, rules: Vec<Rule>) {
     program.push(load(0));
-    for Rule { call, test, answer } in rules(calls, permitted) {
+    for Rule { call, test, answer } in rules {
         let refusal = refusal(answer);
         let (argument, how, value) = match test {
             Test::Always => {
@@ -352,6 +385,17 @@ fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, permitted: Permitted) 
             }
             Test::Bits { argument, bits } => (argument, libc::BPF_JSET, bits),
             Test::Is { argument, value } => (argument, libc::BPF_JEQ, value),
+            Test::IsNot { argument, value } => {
+                let is_not = step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 1, 0);
+                program.extend([
+                    unless(libc::BPF_JEQ, call, 4),
+                    load(16 + 8 * argument),
+                    is_not,
+                    refusal,
+                    load(0),
+                ]);
+                continue;
+            }
         };
         program.extend([
             unless(libc::BPF_JEQ, call, 4),
@@ -366,6 +410,15 @@ fn look_up(program: &mut Vec<sock_filter>, calls: &Calls, permitted: Permitted) 
 
 /// The filter, as the kernel takes it.
 pub(super) fn program(permitted: Permitted) -> Vec<sock_filter> {
+    assemble(|calls| rules(calls, permitted))
+}
+
+/// The filter beside it where there are no namespaces.
+pub(super) fn sockets(network: bool) -> Vec<sock_filter> {
+    assemble(|calls| socket_rules(calls, network))
+}
+
+fn assemble(rules: impl Fn(&Calls) -> Vec<Rule>) -> Vec<sock_filter> {
     let mut native = Vec::new();
     #[cfg(target_arch = "x86_64")]
     native.extend([
@@ -373,9 +426,9 @@ pub(super) fn program(permitted: Permitted) -> Vec<sock_filter> {
         unless(libc::BPF_JGE, X32, 1),
         refusal(Answer::Unknown),
     ]);
-    look_up(&mut native, &NATIVE, permitted);
+    look_up(&mut native, rules(&NATIVE));
     let mut foreign = Vec::new();
-    look_up(&mut foreign, &FOREIGN, permitted);
+    look_up(&mut foreign, rules(&FOREIGN));
     let length = u8::try_from(native.len()).expect("a jump reaches over the table");
     let mut program = vec![load(4), unless(libc::BPF_JEQ, MACHINES.0, length)];
     program.append(&mut native);
@@ -423,6 +476,26 @@ mod tests {
                 other => panic!("unknown step {other:x}"),
             };
             at += usize::from(if holds { jt } else { jf });
+        }
+    }
+
+    #[test]
+    fn sockets_of_others_are_refused_and_own_pairs_are_not() {
+        for (network, internet) in [(true, ALLOWED), (false, DENIED)] {
+            let program = sockets(network);
+            for (machine, calls) in [(MACHINES.0, &NATIVE), (MACHINES.1, &FOREIGN)] {
+                let ask = |call, arguments| judge(&program, machine, call, arguments);
+                assert_eq!(ask(calls.socket, [1, 1]), DENIED);
+                assert_eq!(ask(calls.socket, [2, 1]), internet);
+                assert_eq!(ask(calls.socket, [10, 1]), internet);
+                assert_eq!(ask(calls.socket, [16, 3]), ALLOWED);
+                for (kind, answer) in [(1, ALLOWED), (5, ALLOWED), (2, DENIED), (3, DENIED)] {
+                    assert_eq!(ask(calls.socketpair, [1, kind | 0x80800]), answer);
+                }
+                if let Some(call) = calls.socketcall {
+                    assert_eq!(ask(call, [1, 0]), UNKNOWN);
+                }
+            }
         }
     }
 

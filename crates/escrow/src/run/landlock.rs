@@ -22,14 +22,16 @@ const SCOPES: i64 = 6;
 /// The version that knows renames into other directories, and cutting a file.
 const FILES: i64 = 3;
 
-const ABSTRACT_UNIX_SOCKET: u64 = 1;
+pub(super) const ABSTRACT_UNIX_SOCKET: u64 = 1;
+
+pub(super) const SIGNAL: u64 = 1 << 1;
 
 /// What can be done to a file: write it and cut it.
-const TO_A_FILE: u64 = 1 << 1 | 1 << 14;
+pub(super) const TO_A_FILE: u64 = 1 << 1 | 1 << 14;
 
 /// What changes a tree beside that: remove a directory or a file; make a character device, a directory, a file, a socket, a
 /// pipe, a block device or a link; move between directories.
-const TO_A_TREE: u64 = TO_A_FILE | 0b11_1111_1111 << 4;
+pub(super) const TO_A_TREE: u64 = TO_A_FILE | 0b11_1111_1111 << 4;
 
 /// What every namespace has of its own.
 const PRIVATE: [&str; 4] = ["/tmp", "/dev", "/run", "/proc"];
@@ -46,6 +48,9 @@ pub(super) fn confines_files() -> bool {
 
 /// Confines this process, as far as the kernel can.
 pub(super) fn confine(spec: &RunSpec) -> Result<(), Errno> {
+    if let Some(copied) = &spec.copied {
+        return super::copied::confine(copied);
+    }
     let version = sys::landlock_version();
     let bug = failpoints::bug("no-second-wall") || failpoints::bug("both-walls-open");
     let files = version >= FILES && !spec.look.userns && !bug;

@@ -20,8 +20,8 @@ use super::own_network::{Gateway, Outside};
 use super::spec::{BuildLocks, RunSpec};
 use super::supervise::{Channel, RunError, at};
 use super::{
-    Event, Request, idmap, mounts, outgoing, own_network, proxy, renames, stand_ins, streams, sys,
-    terminal_size,
+    Event, Request, copied, idmap, mounts, outgoing, own_network, proxy, renames, stand_ins,
+    streams, sys, terminal_size,
 };
 use crate::failpoints;
 use crate::fs::Cause;
@@ -70,6 +70,9 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
         .iter()
         .map(|number| sys::adopt(*number))
         .collect();
+    if let Some(copied) = &spec.copied {
+        return copied::enter(&spec, copied, &groups, channel);
+    }
     let inside = match (&spec.inside, &spec.build) {
         (Some(inside), _) => inside.clone(),
         (None, Some(build)) => {
@@ -118,7 +121,7 @@ pub(super) fn end_with_parent(step: &str) -> StepResult<()> {
 }
 
 /// Waits for the end of a child. A process in the namespace that stops it gains nothing.
-fn wait_for(child: Pid) -> StepResult<i32> {
+pub(super) fn wait_for(child: Pid) -> StepResult<i32> {
     loop {
         let changed = sys::wait_any(WaitOptions::empty()).map_err(at("wait for the command"))?;
         let Some((_, status)) = changed.filter(|(pid, _)| *pid == child) else {
@@ -140,7 +143,7 @@ fn read_spec(from: OwnedFd) -> StepResult<RunSpec> {
         .map_err(|_| at("read the description of the namespace")(Errno::INVAL))
 }
 
-fn open_terminal() -> StepResult<OwnedFd> {
+pub(super) fn open_terminal() -> StepResult<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     fs::open(c"/dev/tty", flags, Mode::empty()).map_err(at("open the terminal"))
 }
@@ -305,7 +308,7 @@ fn build_namespace(
 }
 
 /// Marks the sandboxes that are about to be shown to a command.
-fn mark(spec: &RunSpec) -> StepResult<Vec<Option<ExposureMark>>> {
+pub(super) fn mark(spec: &RunSpec) -> StepResult<Vec<Option<ExposureMark>>> {
     let marks = spec.views.iter().map(|shown| {
         let set = shown
             .area

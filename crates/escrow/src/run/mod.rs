@@ -47,6 +47,7 @@
 //! | `notify` | how the kernel asks about a call |
 //! | `ask` | questions from inside, answered by the helper program |
 //! | `program` | other programs are started here, and have a time limit |
+//! | `copied` | a command in a copy, where no namespaces can be had |
 //! | `unconfined` | a command in the directory of a sandbox, where nothing confines it |
 //! | `pause` | every process inside is paused while a snapshot is kept or restored |
 //! | `walls` | which of all this the machine has, and why not |
@@ -55,6 +56,7 @@
 mod ask;
 mod connects;
 mod console;
+mod copied;
 mod disk;
 mod filter;
 pub mod idmap;
@@ -87,6 +89,8 @@ mod walls;
 pub(crate) use ask::Helper;
 pub use ask::{AGENT, Answer, Question, ask};
 pub use console::{Attached, Console, Detached, Output};
+pub use copied::runs_in_copy;
+pub(crate) use copied::{lacks, not_protected};
 pub(crate) use disk::DiskWatch;
 pub use launcher::{enter, probe};
 pub(crate) use outgoing::{Outgoing, OutgoingRules};
@@ -102,7 +106,7 @@ use supervise::at;
 pub use supervise::{CommandExit, RunError};
 pub(crate) use supervise::{HandedSocket, SupervisorOptions, at_io, supervise};
 pub(crate) use unconfined::unconfined;
-pub use walls::{Wall, walls};
+pub use walls::{Wall, fix, walls};
 
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +125,8 @@ pub struct RunOutcome {
     pub not_passed: Vec<String>,
     /// The checkpoint that holds the plan as it was before, where one was taken.
     pub before: Option<CheckpointId>,
+    /// Where no namespaces could be had: how it ran without, as [`Console::begins`] was told.
+    pub without: Option<String>,
 }
 
 /// What those inside tell the supervisor.

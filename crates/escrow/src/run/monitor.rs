@@ -18,11 +18,11 @@ use rustix::termios::tcsetpgrp;
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
-use super::{Event, Request, landlock, limits, listening, renames, sys};
+use super::{Event, Request, filter, landlock, limits, listening, renames, sys};
 use crate::failpoints;
 use crate::fs::process;
-use crate::model::Limits;
 use crate::model::text::Location;
+use crate::model::{Limits, Network};
 
 /// How long one tries to end those who make new ones faster than they are ended. With the last
 /// command they all end at once.
@@ -155,6 +155,15 @@ fn end(command: Pid, mover: Option<&Channel>) -> Option<String> {
         Ok(()) | Err(_) => {}
     };
     ended(kill_process_group(command, Signal::KILL));
+    end_descendants();
+    mover.and_then(renames::end)
+}
+
+/// Ends every process that this one started or took over, and waits until they have ended.
+pub(super) fn end_descendants() {
+    let ended = |kill: Result<(), Errno>| match kill {
+        Ok(()) | Err(_) => {}
+    };
     let any = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let until = Instant::now() + PATIENCE;
     while waitid(WaitId::All, any).is_ok() && Instant::now() < until {
@@ -165,7 +174,6 @@ fn end(command: Pid, mover: Option<&Channel>) -> Option<String> {
         while let Ok(Some(_)) = sys::wait_any(WaitOptions::NOHANG) {}
         std::thread::sleep(Duration::from_micros(200));
     }
-    mover.and_then(renames::end)
 }
 
 fn interval() -> Timespec {
@@ -249,7 +257,8 @@ fn prepare(
         std::thread::sleep(Duration::from_millis(5));
     }
     // Between two looks of the monitor too; root has no such limit. Beside other commands it would count theirs.
-    if let Some(pids) = spec.supervised.pids.filter(|_| spec.inside.is_none()) {
+    let alone = spec.inside.is_none() && spec.copied.is_none();
+    if let Some(pids) = spec.supervised.pids.filter(|_| alone) {
         let most = Some(pids.saturating_add(OWN));
         let limit = Rlimit {
             current: most,
@@ -283,7 +292,14 @@ fn confine(spec: &RunSpec, mover: Option<&Channel>) -> StepResult<()> {
         Ok(()) | Err(_) => {}
     }
     landlock::confine(spec).map_err(at("confine the command by Landlock"))?;
-    renames::filter_calls(spec, mover).map_err(at("filter system calls"))
+    renames::filter_calls(spec, mover).map_err(at("filter system calls"))?;
+    match spec.copied {
+        Some(_) => {
+            let filter = filter::sockets(spec.look.network == Network::Host);
+            sys::filter_calls(filter).map_err(at("filter system calls"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The files that the command's name may mean, by the search path of its own environment.

@@ -78,6 +78,36 @@ pub struct CacheLayer {
     pub lock: i32,
 }
 
+/// A command in copies, where no namespaces can be had.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct CopiedRun {
+    /// The directory of its `HOME` and `TMPDIR`.
+    pub private: Location,
+    /// What its `HOME` has of the real one: names, and where each leads.
+    pub tools: Vec<(Location, Location)>,
+    /// What stands in the copies for what a namespace would mount there.
+    pub links: Vec<LinkInCopy>,
+    /// What it can write.
+    pub writable: Vec<Location>,
+    /// What it can read.
+    pub readable: Vec<Location>,
+    /// What it cannot read, although it lies there.
+    pub hidden: Vec<Location>,
+}
+
+/// A link in a copy to another directory of the sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LinkInCopy {
+    /// The copy.
+    pub copy: Location,
+    /// Where in it, relative.
+    pub place: Location,
+    /// Where it leads.
+    pub target: Location,
+    /// The path that this has in the original.
+    pub at: Location,
+}
+
 /// Everything about the namespace, and about the command.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RunSpec {
@@ -123,6 +153,8 @@ pub struct RunSpec {
     pub disk: Option<u64>,
     /// Limits that the monitor keeps, since no control group does.
     pub supervised: Limits,
+    /// If there are no namespaces: how the command runs without.
+    pub copied: Option<CopiedRun>,
     /// Whether the command is root, in a user namespace with every id: it is what root is in a container. Known inside.
     pub is_root: bool,
 }
@@ -130,6 +162,12 @@ pub struct RunSpec {
 impl RunSpec {
     /// What the command may do in its user namespace. An ordinary user's may do nothing.
     pub(super) fn capabilities(&self) -> CapabilitySet {
+        if self.copied.is_some() {
+            // Landlock confines what root writes, as in a container with the files of another user, but not modes and owners.
+            let now = rustix::thread::capabilities(None).map(|sets| sets.permitted);
+            let now = now.unwrap_or(CapabilitySet::empty());
+            return now & CapabilitySet::DAC_OVERRIDE;
+        }
         match self.is_root {
             true => {
                 CapabilitySet::CHOWN

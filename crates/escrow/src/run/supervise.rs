@@ -79,6 +79,14 @@ pub enum RunError {
         /// Why.
         errno: Errno,
     },
+    /// What is asked for needs namespaces, which cannot be had.
+    #[error("user namespaces are not available here, and without them {what}")]
+    NoNamespaces {
+        /// What cannot be.
+        what: String,
+        /// Whether nothing is left but to run unconfined.
+        bare: bool,
+    },
     /// The namespace ended before it said how.
     #[error("the command was killed together with its monitor by a process inside")]
     Silent,

@@ -97,37 +97,121 @@ pub fn walls(no_run: Option<&str>) -> Vec<Wall> {
     ]
 }
 
-/// What keeps an ordinary user from making namespaces, as far as the machine tells.
-fn what_forbids() -> String {
-    let settings = [
-        (
-            "user/max_user_namespaces",
-            "0",
-            "`sysctl user.max_user_namespaces=10000` permits them",
-        ),
-        (
-            "kernel/unprivileged_userns_clone",
-            "0",
-            "`sysctl kernel.unprivileged_userns_clone=1` permits them",
-        ),
-        (
-            "kernel/apparmor_restrict_unprivileged_userns",
-            "1",
-            "AppArmor forbids them: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or a profile for escrow with `userns`",
-        ),
-    ];
-    for (name, forbids, hint) in settings {
-        if limits::text(&Path::new("/proc/sys").join(name)).trim() == forbids {
-            return hint.to_owned();
+/// What keeps an ordinary user from making namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Obstacle {
+    /// A setting of the kernel, and the value that permits them.
+    Setting(&'static str, &'static str),
+    /// AppArmor permits them to programs with a profile only.
+    AppArmor,
+    /// A filter of system calls, as container engines set one.
+    Filter,
+    /// Nothing that is known.
+    Unknown,
+}
+
+impl Obstacle {
+    fn find() -> Self {
+        let is = |name: &str, value: &str| {
+            limits::text(&Path::new("/proc/sys").join(name)).trim() == value
+        };
+        if is("user/max_user_namespaces", "0") {
+            return Self::Setting("user.max_user_namespaces", "10000");
+        }
+        if is("kernel/unprivileged_userns_clone", "0") {
+            return Self::Setting("kernel.unprivileged_userns_clone", "1");
+        }
+        if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
+            return Self::AppArmor;
+        }
+        let status = limits::text(Path::new("/proc/self/status"));
+        let filtered = |line: &str| line.starts_with("Seccomp:") && !line.ends_with('0');
+        match status.lines().any(filtered) {
+            true => Self::Filter,
+            false => Self::Unknown,
         }
     }
-    let status = limits::text(Path::new("/proc/self/status"));
-    match status.lines().any(|line| line.starts_with("Seccomp:") && !line.ends_with('0')) {
-        true => "a filter of system calls is set, as in a container: permit `unshare`, `clone`, `mount` and `fsopen` there (Docker, Podman: `--cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined`)".to_owned(),
-        false => "look at the kernel's log for what forbade it".to_owned(),
+}
+
+const CONTAINER: &str = "permit `unshare`, `clone`, `mount` and `fsopen` there (Docker, Podman: `--cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined`)";
+
+/// What keeps an ordinary user from making namespaces, as far as the machine tells.
+fn what_forbids() -> String {
+    match Obstacle::find() {
+        Obstacle::Setting(name, value) => format!("`sysctl {name}={value}` permits them"),
+        Obstacle::AppArmor => {
+            "AppArmor forbids them to programs without a profile: `escrow doctor --fix` prints one"
+                .to_owned()
+        }
+        Obstacle::Filter => {
+            format!("a filter of system calls is set, as in a container: {CONTAINER}")
+        }
+        Obstacle::Unknown => "look at the kernel's log for what forbade it".to_owned(),
     }
+}
+
+/// How to permit this program to make namespaces: commands for a shell with explanations as comments. Nothing is changed.
+pub fn fix(program: &Path) -> String {
+    let setting = |name: &str, value: &str| {
+        format!(
+            "sudo sysctl {name}={value}\necho '{name}={value}' | sudo tee /etc/sysctl.d/60-escrow.conf\n"
+        )
+    };
+    match Obstacle::find() {
+        Obstacle::Setting(name, value) => {
+            let commands = setting(name, value);
+            format!(
+                "# The setting {name} forbids user namespaces. This permits them, now and after a restart:\n{commands}"
+            )
+        }
+        Obstacle::AppArmor => format!(
+            "# AppArmor forbids user namespaces to programs without a profile. This profile permits them to escrow alone:\n\
+            {}\n# Or for every program:\n# sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0\n",
+            profile(program)
+        ),
+        Obstacle::Filter => {
+            format!("# A filter of system calls is set, as in a container: {CONTAINER}\n")
+        }
+        Obstacle::Unknown => {
+            "# No setting that is known forbids them: look at the kernel's log for what did\n"
+                .to_owned()
+        }
+    }
+}
+
+/// The profile of AppArmor for a program, with the commands that install it.
+fn profile(program: &Path) -> String {
+    let mut path = String::new();
+    for one in program.to_string_lossy().chars() {
+        // They stand for other characters in a profile.
+        if "*?[]{}^\\\"".contains(one) {
+            path.push('\\');
+        }
+        path.push(one);
+    }
+    format!(
+        "sudo tee /etc/apparmor.d/escrow <<'END'\nabi <abi/4.0>,\ninclude <tunables/global>\n\n\
+        profile escrow \"{path}\" flags=(unconfined) {{\n  userns,\n\n  include if exists <local/escrow>\n}}\n\
+        END\nsudo apparmor_parser -r /etc/apparmor.d/escrow"
+    )
 }
 
 fn is_there(path: &str) -> bool {
     rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_names_the_program_and_nothing_else() {
+        let text = profile(Path::new("/opt/my tools/esc*row"));
+        let line = "profile escrow \"/opt/my tools/esc\\*row\" flags=(unconfined) {";
+        assert!(text.lines().any(|one| one == line), "{text}");
+        assert!(
+            text.contains("\n  userns,\n") && text.contains("\nabi <abi/4.0>,\n"),
+            "{text}"
+        );
+    }
 }
