@@ -38,6 +38,7 @@ mod git_unseen;
 mod git_work;
 mod groups;
 mod helpers_killed;
+mod inject;
 mod jobs;
 mod join;
 mod library;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::options;
 use super::parse::{KeyPositions, TypeFile};
 use super::{
-    CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, LimitsConfig,
-    LocationKind, NetworkConfig, ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry,
-    TypeItem, ValidateEntry, Validation,
+    CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, InjectConfig,
+    Injection, LimitsConfig, LocationKind, NetworkConfig, ResourceEntry, RunDefaults, SecretSource,
+    Settings, TimeoutConfig, TypeEntry, TypeItem, ValidateEntry, Validation,
 };
+use crate::model::network::host_and_port;
 use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
 use crate::model::{AllowedHost, Limits, Network, ResourceType, ResourceTypes, plan, units};
@@ -542,9 +543,62 @@ impl<'a> Checker<'a> {
             hide: paths(&run.hide),
             show: paths(&run.show),
             keep: paths(&run.keep),
+            inject: self.injections(&run.inject, directory)?,
             pass: run.env.pass.clone(),
             env: run.env.set.clone(),
         })
+    }
+
+    fn injections(&self, all: &[InjectConfig], directory: &Path) -> Checked<Vec<Injection>> {
+        let one = |(number, one): (usize, &InjectConfig)| {
+            let fault = |key: &str, what: &str| {
+                self.places
+                    .fault(&format!("run.inject[{number}].{key}"), what)
+            };
+            let is_name = |host: &String| host.parse::<std::net::IpAddr>().is_err();
+            let host = host_and_port(&one.host).filter(|(host, _)| is_name(host));
+            let (host, port) = host.ok_or_else(|| {
+                fault("host", "this is not the name of a host: write api.example.com, or api.example.com:8443")
+            })?;
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            let own = ["connection", "content-length", "host", "transfer-encoding"];
+            let is_own = own.iter().any(|own| own.eq_ignore_ascii_case(&one.header));
+            if one.header.is_empty() || !one.header.bytes().all(plain) || is_own {
+                return Err(fault("header", "this cannot be the name of such a header"));
+            }
+            let format = one.format.clone().unwrap_or_else(|| "{}".to_owned());
+            let is_plain = format.bytes().all(|byte| (b' '..0x7f).contains(&byte));
+            if !is_plain || format.matches("{}").count() != 1 {
+                return Err(fault(
+                    "format",
+                    "write `{}` once, where the credential stands",
+                ));
+            }
+            let from = match (
+                one.from.strip_prefix("env:"),
+                one.from.strip_prefix("file:"),
+            ) {
+                (Some(name), _) if !name.is_empty() && !name.contains(['=', '\0']) => {
+                    SecretSource::Variable(name.to_owned())
+                }
+                (_, Some(path)) if !path.is_empty() && !path.contains('\0') => {
+                    SecretSource::File(match path.starts_with("~/") {
+                        true => PathBuf::from(path),
+                        false => directory.join(path),
+                    })
+                }
+                // It may be the credential itself.
+                _ => return Err(fault("from", "write `env:NAME` or `file:PATH`")),
+            };
+            Ok(Injection {
+                host,
+                port: port.unwrap_or(443),
+                header: one.header.clone(),
+                from,
+                format,
+            })
+        };
+        all.iter().enumerate().map(one).collect()
     }
 
     fn network(&self, key: &str, declared: Option<&NetworkConfig>) -> Checked<Option<Network>> {

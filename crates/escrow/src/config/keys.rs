@@ -144,6 +144,27 @@ pub(super) const KEYS: &[Key] = &[
         merge: paths!(keep),
     },
     Key {
+        name: "run.inject",
+        counts: "what an outer file has too",
+        loosens: "these credentials of yours would be sent to these hosts",
+        merge: Some(Merge {
+            tightens: |own, outer, _| {
+                let mut all = own.run.inject.iter();
+                all.all(|one| outer.run.inject.contains(one))
+            },
+            take: |own, outer| {
+                let new = own.run.inject.iter();
+                let new = new.filter(|one| !outer.run.inject.contains(one));
+                let new: Vec<_> = new.cloned().collect();
+                outer.run.inject.extend(new);
+            },
+            named: |own| {
+                let all = own.run.inject.iter();
+                all.map(|one| twice(one.described())).collect()
+            },
+        }),
+    },
+    Key {
         name: "run.env.pass",
         counts: "a list of names that outer files pass too",
         loosens: "commands would get these variables of yours, whatever they hold",

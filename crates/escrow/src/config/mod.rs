@@ -48,7 +48,9 @@ pub(crate) use merge::EffectiveConfig;
 pub use merge::IgnoredKey;
 pub use parse::read_policy;
 pub use schema::{schema, schema_with};
-pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource, Validation};
+pub use settings::{
+    ConfigResource, Injection, RunDefaults, SecretSource, Settings, UntrustedResource, Validation,
+};
 
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::words::words;
@@ -312,8 +314,24 @@ pub struct RunConfig {
     pub caches: Option<CachePolicy>,
     /// What commands may use; as much as they like if left out.
     pub limits: LimitsConfig,
+    /// Credentials that are added to the requests of commands for some hosts, and that commands never hold; with a network that is a list.
+    pub inject: Vec<InjectConfig>,
     /// Variables that are set for commands, and which of the caller's they get.
     pub env: EnvConfig,
+}
+
+/// A credential that is added to requests.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InjectConfig {
+    /// The host, as in `api.anthropic.com`; with `:PORT` where that is not 443.
+    pub host: String,
+    /// The name of the header, as in `x-api-key`.
+    pub header: String,
+    /// Where the credential is: `env:NAME`, a variable of the caller, or `file:PATH`; `~/` is the home directory.
+    pub from: String,
+    /// The value of the header, in which `{}` stands for the credential, as in `Bearer {}`; the credential alone if left out.
+    pub format: Option<String>,
 }
 
 /// What commands may use.

@@ -1,6 +1,7 @@
 //! The merged configuration as plain values for the manager.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -139,8 +140,64 @@ pub struct RunDefaults {
     pub limits: Limits,
     /// Names of the caller's variables that commands get; all that do not look like secrets if left out.
     pub pass: Option<Vec<String>>,
+    /// Credentials that are added to requests.
+    pub inject: Vec<Injection>,
     /// Variables that are set.
     pub env: BTreeMap<String, String>,
+}
+
+/// A credential that is added to the requests of commands for a host, and that they never hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Injection {
+    /// The host, a name.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The name of the header.
+    pub header: String,
+    /// Where the credential is.
+    pub from: SecretSource,
+    /// The value of the header, in which `{}` stands for the credential.
+    pub format: String,
+}
+
+/// Where a credential is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretSource {
+    /// In a variable of the caller.
+    Variable(String),
+    /// In a file.
+    File(PathBuf),
+}
+
+/// What a command finds in the variable of a credential that is added outside.
+const PLACEHOLDER: &str = "added-outside-by-escrow";
+
+impl Injection {
+    /// The variable of a command that stands for the credential, so that a tool takes it for one.
+    pub(crate) fn placeholder(&self) -> Option<(OsString, OsString)> {
+        match &self.from {
+            SecretSource::Variable(name) => Some((name.into(), PLACEHOLDER.into())),
+            SecretSource::File(_) => None,
+        }
+    }
+
+    /// What is sent where, without the credential.
+    pub(crate) fn described(&self) -> String {
+        let from = match &self.from {
+            SecretSource::Variable(name) => format!("the variable {name}"),
+            SecretSource::File(path) => format!("the file '{}'", Location::from(path.as_path())),
+        };
+        format!("{from} as {} to {}:{}", self.header, self.host, self.port)
+    }
+
+    /// The file of the credential, which commands do not see.
+    pub(crate) fn file(&self) -> Option<&PathBuf> {
+        match &self.from {
+            SecretSource::Variable(_) => None,
+            SecretSource::File(path) => Some(path),
+        }
+    }
 }
 
 impl CustomStrategyConfig {

@@ -293,6 +293,7 @@ impl Error {
                 "`sysctl user.max_user_namespaces kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns` shows what forbids them".into(),
                 "`escrow doctor` shows which walls this machine has, and what each needs".into(),
             ],
+            Self::Run(RunError::Injection { .. }) => one("`run.inject` in the configuration declares it; `escrow run --network none` runs without any"),
             Self::Run(RunError::NoNamespaces { bare, .. }) => {
                 let mut hints = vec!["`escrow doctor --fix` shows how to permit user namespaces".into()];
                 if *bare {

@@ -99,6 +99,7 @@ impl Error {
                 RunError::Step { .. } | RunError::NoNetwork { .. } | RunError::NoNamespaces { .. },
             ) => Kind::Unsupported,
             Self::NotPublished { .. } => Kind::Usage,
+            Self::Run(RunError::Injection { .. }) => Kind::Usage,
             Self::Run(RunError::Restless { .. }) => Kind::Busy,
             Self::Run(_) => Kind::Failed,
             Self::NoSpace { .. }

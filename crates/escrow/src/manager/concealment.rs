@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::runs::{RunRequest, text};
 use super::{Manager, SandboxView};
-use crate::config::RunDefaults;
+use crate::config::{Injection, RunDefaults};
 use crate::error::{Error, Result};
 use crate::fs::{accounts, state_dir};
 use crate::model::Network;
@@ -71,7 +71,9 @@ impl Manager {
             };
             Location::from(state_dir::canonical_any(&path).unwrap_or(path))
         };
-        let hide = usual.hide.iter().chain(&request.hide).map(full).collect();
+        let held = usual.inject.iter().filter_map(Injection::file);
+        let hide = usual.hide.iter().chain(&request.hide).chain(held);
+        let hide = hide.map(full).collect();
         let mut show: Vec<Location> = usual.show.iter().chain(&request.show).map(full).collect();
         if let Some(agent) = request.agent() {
             let paths = agent.paths().iter().map(|path| home.join(path));

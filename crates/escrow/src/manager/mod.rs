@@ -22,6 +22,7 @@
 //! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
 //! | `strategies` | which strategies count, in general and for each plan |
 //! | `runs` | a command inside the sandboxes of a plan |
+//! | `injection` | which credentials are added to the requests of a command |
 //! | `copied` | the same where no namespaces can be had |
 //! | `opened` | a sandbox as a directory for programs that nothing confines |
 //! | `commits` | commit, undo: all sandboxes of a plan or none |
@@ -54,6 +55,7 @@ mod creation;
 mod discard;
 mod disk;
 mod garbage;
+mod injection;
 mod network;
 mod opened;
 mod plans;

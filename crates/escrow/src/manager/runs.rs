@@ -12,7 +12,7 @@ use super::network::{Servers, Supervision, held_databases};
 use super::sessions::NamespaceEntry;
 use super::variables::{Variables, not_passed, passed};
 use super::{Manager, SandboxView};
-use crate::config::{AutoCheckpoint, RunDefaults};
+use crate::config::{AutoCheckpoint, Injection, RunDefaults};
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::state_dir::{self, Lock};
@@ -118,6 +118,7 @@ impl Manager {
         let attached = self.attach()?;
         let mut spec = self.spec(plan, &views, request, &entry, &attached, None)?;
         self.take_caches(plan, &views, &mut spec, &mut entry)?;
+        self.inject(plan, &mut spec)?;
         let (_, mut not_passed) = self.variables(plan, request)?;
         let is_set = |name: &String| {
             let mut set = spec.environment.iter().map(|(name, _)| name.as_bytes());
@@ -235,7 +236,10 @@ impl Manager {
                         questions = Some(helper.listen(UnixListener::from(socket)));
                     }
                 },
-                proxied: &mut |socket| proxy = Some(Proxy::start(socket, &spec.look.network)),
+                proxied: &mut |socket| {
+                    let injector = spec.injector.clone();
+                    proxy = Some(Proxy::start(socket, &spec.look.network, injector));
+                },
                 handed: &mut |what, socket| servers.take(spec, &what, socket),
                 published,
                 notice: &mut |text| self.notice(text),
@@ -318,7 +322,8 @@ impl Manager {
         let (mut kept, mut withheld) = passed(&self.options.environment, &pass, request.agent());
         let set = usual.env.into_iter();
         let set = set.map(|(name, value)| (name.into(), value.into()));
-        for (name, value) in set.chain(request.environment.iter().cloned()) {
+        let added = usual.inject.iter().filter_map(Injection::placeholder);
+        for (name, value) in added.chain(set).chain(request.environment.iter().cloned()) {
             kept.retain(|(known, _)| *known != name);
             withheld.retain(|known| name != known.as_str());
             kept.push((name, value));
@@ -651,6 +656,8 @@ impl Manager {
             groups: Vec::new(),
             disk: None,
             supervised: Limits::default(),
+            authority: None,
+            injector: None,
             copied: None,
             is_root: false,
         })

@@ -20,8 +20,8 @@ use super::own_network::{Gateway, Outside};
 use super::spec::{BuildLocks, RunSpec};
 use super::supervise::{Channel, RunError, at};
 use super::{
-    Event, Request, copied, idmap, mounts, outgoing, own_network, proxy, renames, stand_ins,
-    streams, sys, terminal_size,
+    Event, Request, copied, idmap, inject, mounts, outgoing, own_network, proxy, renames,
+    stand_ins, streams, sys, terminal_size,
 };
 use crate::failpoints;
 use crate::fs::Cause;
@@ -98,6 +98,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     }
     if let Network::Allow(_) = spec.look.network {
         proxy::offer(&mut spec, channel)?;
+        inject::trust(&mut spec)?;
     }
     outgoing::offer(&relays, channel)?;
     let Some(child) = sys::fork().map_err(at("start the command's monitor"))? else {
@@ -111,8 +112,14 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     let status = wait_for(child)?;
     // With the namespace it goes anyway.
     match fs::unlink(spec.socket.as_path()) {
-        Ok(()) | Err(_) => Ok(status),
+        Ok(()) | Err(_) => {}
     }
+    if let Some(bundle) = inject::bundle(&spec) {
+        match fs::unlink(bundle.as_path()) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(status)
 }
 
 /// Lets this process end when its parent does.

@@ -40,6 +40,7 @@
 //! | `relay` | bytes and datagrams between two sockets |
 //! | `published` | ports of the plan that are shown on this machine |
 //! | `proxy` | where the network is a list of hosts, those are reached and no other |
+//! | `inject` | credentials that the command never holds are added to its requests |
 //! | `tls` | the name that a TLS client asks for |
 //! | `filter` | the system calls that commands are refused |
 //! | `renames` | directories of the original can be renamed in an overlay |
@@ -60,6 +61,7 @@ mod copied;
 mod disk;
 mod filter;
 pub mod idmap;
+mod inject;
 mod landlock;
 mod launcher;
 pub(crate) mod limits;
@@ -92,6 +94,7 @@ pub use console::{Attached, Console, Detached, Output};
 pub use copied::runs_in_copy;
 pub(crate) use copied::{lacks, not_protected};
 pub(crate) use disk::DiskWatch;
+pub(crate) use inject::{InjectedHeader, Injector, SYSTEM, read_named};
 pub use launcher::{enter, probe};
 pub(crate) use outgoing::{Outgoing, OutgoingRules};
 pub use pause::{PausedProcesses, pause};

@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::ask::left;
+use super::inject::Injector;
 use super::launcher::StepResult;
 use super::spec::RunSpec;
 use super::supervise::{Channel, at, at_io};
@@ -85,6 +86,8 @@ pub(crate) struct Proxy {
 
 struct Shared {
     network: Network,
+    /// What adds credentials to requests, for some hosts.
+    injector: Option<Arc<Injector>>,
     over: AtomicBool,
     next: AtomicU64,
     /// Both ends of every connection.
@@ -94,10 +97,15 @@ struct Shared {
 
 impl Proxy {
     /// Serves the connections that come in on a socket.
-    pub(crate) fn start(listener: OwnedFd, network: &Network) -> Self {
+    pub(crate) fn start(
+        listener: OwnedFd,
+        network: &Network,
+        injector: Option<Arc<Injector>>,
+    ) -> Self {
         let listener = Arc::new(TcpListener::from(listener));
         let shared = Arc::new(Shared {
             network: network.clone(),
+            injector,
             over: AtomicBool::new(false),
             next: AtomicU64::new(0),
             open: Mutex::default(),
@@ -227,8 +235,15 @@ impl Shared {
         let both = begun.and_then(|()| open()).map_err(lost)?;
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         lock(&self.open).insert(number, both);
+        let injector = self.injector.as_ref().filter(|one| one.has(host, port));
         // The end of all may have passed it by.
-        if !self.over.load(Ordering::SeqCst) {
+        if self.over.load(Ordering::SeqCst) {
+        } else if let Some(injector) = injector.filter(|_| request.forward.is_none()) {
+            match injector.serve((host, port), (client, rest), &server) {
+                // A client that did not trust the certificate, or went away, knows it.
+                Ok(()) | Err(_) => {}
+            }
+        } else {
             std::thread::scope(|scope| {
                 let back = || copy(&server, client);
                 match std::thread::Builder::new().spawn_scoped(scope, back) {
@@ -369,7 +384,7 @@ fn read_head(mut client: &TcpStream) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
 }
 
 /// Whether a server cannot read a method, or the name of a header, as anything else.
-fn is_token(text: &str) -> bool {
+pub(super) fn is_token(text: &str) -> bool {
     let may = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(may)
 }

@@ -1,8 +1,11 @@
 //! The description of a namespace and its command, passed to the process that builds it.
 
+use std::sync::Arc;
+
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
+use super::inject::Injector;
 use crate::fs::process::ProcessIdentity;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
@@ -153,6 +156,11 @@ pub struct RunSpec {
     pub disk: Option<u64>,
     /// Limits that the monitor keeps, since no control group does.
     pub supervised: Limits,
+    /// The certificate (PEM) that the command trusts beside those of the machine.
+    pub authority: Option<String>,
+    /// What adds credentials, outside.
+    #[serde(skip)]
+    pub(crate) injector: Option<Arc<Injector>>,
     /// If there are no namespaces: how the command runs without.
     pub copied: Option<CopiedRun>,
     /// Whether the command is root, in a user namespace with every id: it is what root is in a container. Known inside.

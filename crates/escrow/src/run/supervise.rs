@@ -87,6 +87,14 @@ pub enum RunError {
         /// Whether nothing is left but to run unconfined.
         bare: bool,
     },
+    /// A credential cannot be added to requests.
+    #[error("cannot inject a credential for {host}: {why}")]
+    Injection {
+        /// The host.
+        host: String,
+        /// Why.
+        why: String,
+    },
     /// The namespace ended before it said how.
     #[error("the command was killed together with its monitor by a process inside")]
     Silent,
