@@ -242,11 +242,12 @@ impl RunOptions {
             // Without a document it was said when the command began.
             ui.notice(how);
         }
-        let (status, denied, not_passed, before) = match ended {
+        let (status, denied, not_passed, hidden, before) = match ended {
             Ok(ended) => (
                 ended.exit.status(),
                 ended.denied,
                 ended.not_passed,
+                ended.hidden,
                 ended.before,
             ),
             Err(error) => {
@@ -272,8 +273,10 @@ impl RunOptions {
             "conflicts": [],
             "denied": denied,
             "not_passed": not_passed,
+            "hidden": hidden,
         });
         summary::show_denied(&denied, ui);
+        summary::show_hidden(&hidden, ui);
         let done = session.end(status, before, &mut answer);
         if ui.is_json() || self.report.is_some() {
             answer["conflicts"] = summary::conflicts(context, &plan);

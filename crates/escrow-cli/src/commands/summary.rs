@@ -3,11 +3,12 @@
 use escrow::Plan;
 use escrow::commit::CommitTerms;
 use escrow::manager::{PlanDiff, ResourceDiff};
+use escrow::model::text::Location;
 use escrow::model::{CheckpointId, CountedChanges, DeniedConnection, WholeDirs};
 use serde_json::{Value, json};
 
 use super::show;
-use crate::context::Context;
+use crate::context::{Context, under_home};
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
@@ -25,6 +26,33 @@ pub(super) fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
             count => format!(" ({count} times)"),
         };
         ui.say(&format!("denied: {host}:{port}{times}: {reason}"));
+    }
+}
+
+/// How many hidden places are named one by one: a command that looked for more went through all of them.
+const NAMED: usize = 3;
+
+/// Names what the command looked for and did not find because it is hidden.
+pub(super) fn show_hidden(hidden: &[Location], ui: &Ui) {
+    for one in hidden.iter().take(NAMED) {
+        let path = under_home(one);
+        ui.say(&format!(
+            "hidden: {path} (the command looked for it): `--show {}`",
+            shell_word(&path)
+        ));
+    }
+    if let Some(more @ 1..) = hidden.len().checked_sub(NAMED) {
+        ui.say(&format!("hidden: {more} more of the home directory (`--show PATH`, `run.show`; `--json` has all)"));
+    }
+}
+
+/// A path as one types it to a shell.
+fn shell_word(path: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@%,:=~".contains(c);
+    match path.strip_prefix("~/") {
+        _ if path.chars().all(plain) => path.to_owned(),
+        Some(rest) => format!("~/'{}'", rest.replace('\'', "'\\''")),
+        None => format!("'{}'", path.replace('\'', "'\\''")),
     }
 }
 

@@ -13,7 +13,7 @@ const SECRETS: &str = ".ssh/id_ed25519 .aws/credentials .gnupg/private-keys-v1.d
 fn home(world: &World) -> PathBuf {
     let home = world.dir("user-home");
     for name in SECRETS.split_whitespace().chain([
-        ".config/app/settings",
+        ".config/nvim/settings",
         ".cargo/config.toml",
         ".claude/settings.json",
     ]) {
@@ -41,18 +41,20 @@ fn d22_credentials_in_the_home_directory_were_read() {
     let home = home(&world);
     let before = signature(&home);
     let cli = cli.env("HOME", &home);
-    let harmless = ".cargo/config.toml .claude/settings.json .config/app/settings ";
+    let harmless = ".cargo/config.toml .claude/settings.json .config/nvim/settings ";
     for line in ["run --rollback", "run --rollback --no-scratch"] {
         cli.says(inside(line, READ), harmless);
     }
-    // Each is there, is empty, and can be used as if nothing had ever been in it; links lead to nothing either.
-    let use_them = "ls -A ~/.ssh ~/.aws/ ~/elsewhere/aws; cat ~/.netrc ~/.npmrc; echo x > ~/.ssh/known_hosts && cat ~/.ssh/known_hosts
-        (echo x > ~/.netrc || rm ~/.netrc || mv ~/.ssh ~/other || umount ~/.ssh) 2>/dev/null && echo changed
+    // A directory is empty, a file is not there, and both can be used as if nothing had ever been; links lead to nothing either.
+    let use_them =
+        "ls -A ~/.ssh/ ~/.aws/ ~/elsewhere/aws/; cat ~/.netrc ~/.npmrc 2>/dev/null; mkdir -p ~/.ssh
+        echo x > ~/.ssh/known_hosts && cat ~/.ssh/known_hosts; echo y > ~/.netrc && cat ~/.netrc
+        rm ~/.npmrc && echo z > ~/.npmrc && cat ~/.npmrc; umount ~/.ssh 2>/dev/null && echo changed
         mv ~/.config ~/moved 2>/dev/null; cat ~/moved/gh/* ~/.config/gh/* 2>/dev/null; true";
     let said = cli.ok(inside("run --rollback", use_them));
     let path = |name: &str| home.join(name).display().to_string();
     let listed = format!(
-        "{}/:\n\n{}:\n\n{}:\nx\n",
+        "{}/:\n\n{}/:\n\n{}/:\nx\ny\nz\n",
         path(".aws"),
         path(".ssh"),
         path("elsewhere/aws")
@@ -74,7 +76,7 @@ fn what_is_shown_can_be_read_and_what_is_hidden_more_cannot() {
     let cli = cli
         .env("HOME", &home)
         .env("ESCROW_SHOWN", home.join(".ssh/id_ed25519"));
-    let line = "run --rollback --show $ESCROW_SHOWN --hide ../user-home/.config/app";
+    let line = "run --rollback --show $ESCROW_SHOWN --hide ../user-home/.config/nvim";
     let line = line.replace(
         "$ESCROW_SHOWN",
         &home.join(".ssh/id_ed25519").display().to_string(),
@@ -91,7 +93,7 @@ fn what_is_shown_can_be_read_and_what_is_hidden_more_cannot() {
         "id_ed25519\n",
     );
     // A file of the tree may hide, and show only what is trusted.
-    let rules = "run: {show: [~/.kube], hide: [~/.config/app, ../user-home/.cargo]}\n";
+    let rules = "run: {show: [~/.kube], hide: [~/.config/nvim, ../user-home/.cargo]}\n";
     write(world.at("app/escrow.yaml"), rules);
     let outcome = cli.run(inside("run --new --rollback", READ));
     assert_eq!(
@@ -130,8 +132,8 @@ fn an_agent_finds_its_own_credentials() {
         .env("ANTHROPIC_API_KEY", "precious")
         .env("OPENAI_API_KEY", "precious");
     let cli = cli.env("GITHUB_TOKEN", "precious");
-    let usual = ".cargo/config.toml .claude/settings.json .config/app/settings ";
-    let claude = ".cargo/config.toml .claude.json .claude/.credentials.json .claude/settings.json .config/app/settings \n1\n";
+    let usual = ".cargo/config.toml .claude/settings.json .config/nvim/settings ";
+    let claude = ".cargo/config.toml .claude.json .claude/.credentials.json .claude/settings.json .config/nvim/settings \n1\n";
     let said = cli.says("run --rollback -- claude", claude).stderr_text();
     has(&said, ["GITHUB_TOKEN", "OPENAI_API_KEY", "run.env.pass"]);
     lacks(&said, ["ANTHROPIC_API_KEY", "precious"]);

@@ -11,6 +11,7 @@ mod attacks;
 mod attacks_descriptors;
 mod attacks_expected;
 mod attacks_files;
+mod attacks_hidden;
 mod attacks_kernel;
 mod attacks_root;
 mod attacks_secrets;

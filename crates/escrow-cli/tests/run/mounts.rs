@@ -100,8 +100,8 @@ fn a_mount_in_the_home_directory_leaves_the_rest_as_it_is() {
     let home = world.dir("user-home");
     sh(
         &home,
-        "mkdir -p mounted deep/mounted deep/side .config/tool .ssh .claude; echo x > file; echo '{}' > .claude.json; ln -s file link
-        echo key > .netrc; echo key > .ssh/key; echo n > .config/tool/name; truncate -s 20M large; touch point; chmod 600 file; touch -d @1000 file",
+        "mkdir -p mounted deep/mounted deep/side .config/nvim .ssh .claude; echo x > file; echo '{}' > .claude.json; ln -s file link
+        echo key > .netrc; echo key > .ssh/key; echo n > .config/nvim/name; truncate -s 20M large; touch point; chmod 600 file; touch -d @1000 file",
     );
     let cli = cli.env("HOME", &home).user();
     sh(world.path(), &format!("chown -hR {UID}:{UID} ."));
@@ -117,11 +117,11 @@ fn a_mount_in_the_home_directory_leaves_the_rest_as_it_is() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (text(&output.stdout), text(&output.stderr))
     };
-    let script = "echo z > a.txt; cd; cat file link mounted/file .netrc .ssh/key .config/tool/name; head -1 point
+    let script = "echo z > a.txt; cd; cat file link mounted/file .netrc .ssh/key .config/nvim/name; head -1 point
         stat -c '%a %Y' file; test $(stat -c %s large) = 20971520 || echo short
         for f in mounted/new mounted/file deep/mounted/new large point; do (echo w > $f) 2>/dev/null && echo written $f; done
         echo new > new; echo '{1}' > t; mv t .claude.json; mkdir .cache; echo cached > .cache/c; echo d > deep/new; echo s > deep/side/s
-        echo t > .config/tool/new; mv .config/tool/name .config/tool/named; mkdir -p .local/share; rm link; ls -A; ls deep";
+        echo t > .config/nvim/new; mv .config/nvim/name .config/nvim/named; mkdir -p .local/share; rm link; ls -A; ls deep";
     let (out, said) = run(in_new(script));
     assert_eq!(
         out,
@@ -141,7 +141,7 @@ fn a_mount_in_the_home_directory_leaves_the_rest_as_it_is() {
     // What was written stays with the plan, and never comes out.
     let (out, said) = run(inside(
         "run --agent claude",
-        "cat ~/.claude.json ~/new ~/deep/side/s ~/.config/tool/named ~/file",
+        "cat ~/.claude.json ~/new ~/deep/side/s ~/.config/nvim/named ~/file",
     ));
     assert_eq!(out, "{1}\nnew\ns\nn\nx\n", "{said}");
     let (out, said) = run(inside(
@@ -151,7 +151,7 @@ fn a_mount_in_the_home_directory_leaves_the_rest_as_it_is() {
     assert_eq!(out, "x\nclosed\n", "{said}");
     sh(
         &home,
-        "test ! -e new; test ! -e .cache; test ! -e .local; test -L link; grep -qx '{}' .claude.json; ls deep/side | wc -l | grep -qx 0; test -e .config/tool/name",
+        "test ! -e new; test ! -e .cache; test ! -e .local; test -L link; grep -qx '{}' .claude.json; ls deep/side | wc -l | grep -qx 0; test -e .config/nvim/name",
     );
     // No key was copied anywhere.
     sh(world.path(), "! grep -rqx key state 2>/dev/null");

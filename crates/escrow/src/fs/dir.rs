@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rayon::prelude::*;
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags};
+use rustix::fs::{
+    self, AtFlags, FileType, Mode, OFlags, RawDir, RawDirEntry, RenameFlags, ResolveFlags,
+};
 use rustix::io::Errno;
 
 use super::as_owner::as_owner;
@@ -66,6 +68,9 @@ pub struct DirEntry {
     /// What the kernel says of it.
     pub meta: Meta,
 }
+
+/// Names, and what each names as far as the listing says.
+pub type EntryKinds = Vec<(Box<[u8]>, Option<EntryKind>)>;
 
 /// An open directory.
 #[derive(Debug)]
@@ -402,8 +407,7 @@ impl Dir {
         found.is_ok_and(|meta| self.meta().is_ok_and(|own| mount(own) == mount(meta)))
     }
 
-    /// Everything in this directory, sorted by name. One listing at a time: the handle has one
-    /// position.
+    /// Everything in this directory, sorted by name. One listing at a time: the handle has one position.
     pub fn entries(&self) -> Result<Vec<DirEntry>> {
         let mut names = self.names()?;
         names.sort_unstable();
@@ -437,17 +441,31 @@ impl Dir {
         self.first_names(usize::MAX)
     }
 
+    /// Every name, and what it names as far as the listing says.
+    pub fn kinds(&self) -> Result<EntryKinds> {
+        self.listed(usize::MAX, |entry| match entry.file_type() {
+            FileType::Directory => Some(EntryKind::Directory),
+            FileType::Symlink => Some(EntryKind::Symlink),
+            FileType::RegularFile => Some(EntryKind::File),
+            _ => None,
+        })
+    }
+
     fn first_names(&self, most: usize) -> Result<Vec<Box<[u8]>>> {
-        let names = self.first_numbered(most)?.into_iter();
-        Ok(names.map(|(name, _)| name).collect())
+        let all = self.listed(most, |_| ())?.into_iter();
+        Ok(all.map(|(name, ())| name).collect())
     }
 
     /// Every name, and the number of what it names.
     pub(super) fn numbered_names(&self) -> Result<Vec<(Box<[u8]>, u64)>> {
-        self.first_numbered(usize::MAX)
+        self.listed(usize::MAX, |entry| entry.ino())
     }
 
-    fn first_numbered(&self, most: usize) -> Result<Vec<(Box<[u8]>, u64)>> {
+    fn listed<T>(
+        &self,
+        most: usize,
+        fact: impl Fn(&RawDirEntry<'_>) -> T,
+    ) -> Result<Vec<(Box<[u8]>, T)>> {
         let fail = self.fail("list the directory", b"");
         fs::seek(&self.fd, fs::SeekFrom::Start(0)).map_err(&fail)?;
         let mut names = Vec::new();
@@ -459,7 +477,7 @@ impl Dir {
             let entry = entry.map_err(&fail)?;
             let name = entry.file_name().to_bytes().to_owned();
             if name != b"." && name != b".." {
-                names.push((name.into_boxed_slice(), entry.ino()));
+                names.push((name.into_boxed_slice(), fact(&entry)));
             }
         }
         Ok(names)

@@ -51,6 +51,7 @@ pub mod fingerprint;
 pub mod flags;
 pub mod generation;
 pub mod handle;
+pub mod hide_layer;
 pub mod layering;
 pub mod lease;
 pub mod manifest;

@@ -75,7 +75,9 @@ impl Manager {
                 !other.as_path().starts_with(&at) && !at.starts_with(other.as_path())
             };
             let mut others = views.iter().map(|view| &view.resource.at);
-            let mut covered = spec.covered.paths.iter().chain(&spec.look.writable);
+            let links = spec.covered.links.iter().map(|link| &link.path);
+            let paths = spec.covered.paths.iter().chain(links);
+            let mut covered = paths.chain(&spec.look.writable);
             if !caches::is_own_dir(&at) || !others.all(apart) || !covered.all(apart) {
                 continue;
             }

@@ -5,6 +5,7 @@
 //! What holds a resource of the plan, or lies in one that is asked for by its own path, stays visible: it is what one works on.
 
 use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::runs::{RunRequest, text};
@@ -12,10 +13,12 @@ use super::{Manager, SandboxView};
 use crate::config::{Injection, RunDefaults};
 use crate::error::{Error, Result};
 use crate::fs::{accounts, state_dir};
-use crate::model::Network;
 use crate::model::text::Location;
+use crate::model::view::Layers;
+use crate::model::{Network, ResourcePath};
+use crate::run::search::{self, Search};
 use crate::run::secrets::{self, Agent};
-use crate::run::{Covered, NamespaceOptions};
+use crate::run::{Covered, HiddenLink, NamespaceOptions, hidden};
 
 impl RunRequest<'_> {
     /// The agent whose credentials stay usable: the one that was named, else the one that is started.
@@ -95,12 +98,28 @@ impl Manager {
             .map(|view| view.resource.at.as_path())
             .collect();
         let homes = self.own_homes();
-        let mut paths: Vec<Location> = secrets::present(&homes);
+        let search = Search::new(&homes, &resources, &self.options.environment);
+        let mut found = search.all();
         // Where one works, one sees.
-        paths.retain(|path| !resources.iter().any(|at| at.starts_with(path.as_path())));
+        found.retain(|one| !resources.iter().any(|at| at.starts_with(one.at.as_path())));
         // Who works on the machine's configuration works on its accounts too, as packages do that bring a user.
         let etc = resources.contains(&Path::new("/etc"));
-        paths.retain(|path| !(etc && path.as_path().starts_with("/etc")));
+        found.retain(|one| !(etc && one.at.as_path().starts_with("/etc")));
+        let mut programs = Vec::new();
+        // What no list knows may be needed: it lies in a resource, holds what can be written, or is where programs are.
+        found.retain(|one| {
+            let at = one.at.as_path();
+            let in_resource = resources.iter().any(|resource| at.starts_with(resource));
+            let mut writable = look.writable.iter();
+            let holds = writable.any(|path| path.as_path().starts_with(at));
+            programs.extend(
+                used.iter()
+                    .filter(|path| one.unlisted && path.starts_with(at))
+                    .cloned(),
+            );
+            !one.unlisted || !(in_resource || holds || used.iter().any(|path| path == at))
+        });
+        let mut paths: Vec<Location> = found.into_iter().map(|one| one.at).collect();
         // A name among files leads out of every network namespace. In layers, as in the home directory, it leads nowhere.
         if look.network != Network::Host {
             let writable = look.writable.iter().map(Location::as_path);
@@ -108,7 +127,7 @@ impl Manager {
             let kept = resources.iter().copied().chain(homes).chain(writable);
             let kept: Vec<&Path> = kept.collect();
             let is_kept = |path: &Location| kept.iter().any(|at| path.as_path().starts_with(at));
-            let sockets = secrets::sockets().into_iter();
+            let sockets = search::sockets().into_iter();
             paths.extend(sockets.filter(|path| !is_kept(path)));
         }
         for path in &look.hidden {
@@ -136,15 +155,12 @@ impl Manager {
         paths.retain(|path| seen.insert(path.clone()));
         let below = |path: &Location| {
             let mut hidden = paths.iter();
-            secrets::is_there(path.as_path())
+            search::is_there(path.as_path())
                 && hidden.any(|one| path.as_path().starts_with(one.as_path()))
         };
-        covered.shown = look
-            .shown
-            .iter()
-            .filter(|path| below(path))
-            .cloned()
-            .collect();
+        let programs = programs.into_iter().map(Location::from);
+        let shown = look.shown.iter().cloned().chain(programs);
+        covered.shown = shown.filter(below).collect();
         covered.paths = paths;
         // As `/tmp`, but where one works there, what lies beside is needed.
         let private = Path::new("/var/tmp");
@@ -177,4 +193,54 @@ impl Manager {
         }
         Ok(covered)
     }
+}
+
+/// Hides what lies in the home directory by links in a layer below the one that is written, where that can be: what is mounted
+/// over it would show it again.
+pub(super) fn link_in_home(
+    covered: &mut Covered,
+    (home, layers): (&Location, &Layers),
+    (views, look): (&[SandboxView], &NamespaceOptions),
+) -> Result<()> {
+    let home = home.as_path();
+    let mut paths = std::mem::take(&mut covered.paths);
+    paths.sort();
+    let mut links = Vec::<HiddenLink>::new();
+    for path in paths {
+        let at = path.as_path();
+        let mut mounted = views
+            .iter()
+            .map(|view| &view.resource.at)
+            .chain(&look.writable);
+        let apart =
+            mounted.all(|one| !at.starts_with(one.as_path()) && !one.as_path().starts_with(at));
+        let whole = !covered
+            .shown
+            .iter()
+            .any(|shown| shown.as_path().starts_with(at));
+        let inner = at.strip_prefix(home).ok();
+        let inner = inner.filter(|_| apart && whole);
+        let place = inner.and_then(|inner| {
+            let parsed = ResourcePath::parse(inner.as_os_str().as_bytes()).ok()?;
+            Some((parsed, hidden::place_of(inner)?, search::is_dir(at)?))
+        });
+        // Sorted, what lies in it comes behind what is hidden.
+        if links.iter().any(|link| at.starts_with(link.path.as_path())) {
+            continue;
+        }
+        match place {
+            None => covered.paths.push(path),
+            Some((inner, place, is_dir)) => links.push(HiddenLink {
+                inner: Location::from_bytes(inner.as_bytes()),
+                place: Location::from_bytes(&place),
+                path,
+                is_dir,
+            }),
+        }
+    }
+    if !links.is_empty() {
+        hidden::make_room(layers)?;
+    }
+    covered.links = links;
+    Ok(())
 }

@@ -15,7 +15,7 @@ use crate::fs::state_dir::{self, ScratchDir};
 use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Network, SandboxId, Shape};
-use crate::run::secrets::is_there;
+use crate::run::search::is_there;
 use crate::run::spec::{CopiedRun, LinkInCopy};
 use crate::run::{RunError, RunOutcome, RunSpec, lacks, not_protected};
 use crate::store::Plan;

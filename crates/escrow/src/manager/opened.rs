@@ -123,6 +123,7 @@ impl Manager {
                     exit,
                     denied,
                     not_passed: Vec::new(),
+                    hidden: Vec::new(),
                     before: None,
                     without: None,
                 })

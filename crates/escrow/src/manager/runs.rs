@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::concealment::link_in_home;
 use super::content::check_readable;
 use super::network::{Servers, Supervision, held_databases};
 use super::sessions::NamespaceEntry;
@@ -207,6 +208,7 @@ impl Manager {
         let (mut noted, mut started, mut proxy) = (Ok(()), Some(started), None);
         let mut servers = Servers::default();
         let mut questions = None;
+        let mut hidden = Vec::new();
         let Attached {
             terminal,
             signals,
@@ -243,6 +245,7 @@ impl Manager {
                 handed: &mut |what, socket| servers.take(spec, &what, socket),
                 published,
                 notice: &mut |text| self.notice(text),
+                hidden: &mut |paths| hidden = paths,
                 timeout: limits.timeout,
                 disk: disk.as_ref(),
             },
@@ -269,6 +272,7 @@ impl Manager {
             exit,
             denied,
             not_passed: Vec::new(),
+            hidden,
             before: None,
             without: None,
         })
@@ -413,6 +417,7 @@ impl Manager {
                 exit,
                 denied: Vec::new(),
                 not_passed,
+                hidden: Vec::new(),
                 before: None,
                 without: None,
             })
@@ -633,13 +638,26 @@ impl Manager {
             Some(home) => self.scratch_layers(plan, home, views, (fork, look.scratch))?,
             None => None,
         };
-        let covered = self.covered(views, &look, &used)?;
+        let mut covered = self.covered(views, &look, &used)?;
+        let own_home = home.and_then(|home| state_dir::canonical(home).ok());
+        match (&scratch, &own_home) {
+            (Some((home, layers)), _) => {
+                link_in_home(&mut covered, (home, layers), (views, &look))?
+            }
+            // Who joins finds it hidden; whatever stands there lies in what can be written.
+            (None, Some(home)) if there.is_some() && look.scratch => {
+                covered
+                    .paths
+                    .retain(|path| !path.as_path().starts_with(home));
+            }
+            (None, _) => {}
+        }
         Ok(RunSpec {
             views: shown,
             scratch,
             caches: Vec::new(),
             hidden,
-            home: home.and_then(|home| state_dir::canonical(home).ok().map(Location::from)),
+            home: own_home.map(Location::from),
             covered,
             command: request.started(&look),
             look,

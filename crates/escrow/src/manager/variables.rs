@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 
-use crate::run::secrets::{self, Agent};
+use crate::run::{Agent, looks};
 
 /// An environment.
 pub(super) type Variables = Vec<(OsString, OsString)>;
@@ -87,7 +87,7 @@ pub(super) fn passed(
     let (mut kept, mut withheld) = (Vec::new(), Vec::new());
     for (name, value) in callers {
         let (key, text) = (name.as_encoded_bytes(), value.as_encoded_bytes());
-        let matches = |pattern: &str| secrets::matches(pattern, key);
+        let matches = |pattern: &str| looks::matches(pattern, key);
         if SESSION.split_whitespace().any(matches) {
             continue;
         }
@@ -97,7 +97,7 @@ pub(super) fn passed(
             || agent.is_some_and(|agent| agent.variables().iter().any(|one| matches(one)));
         let mut usual = USUAL.iter().flat_map(|(_, names)| names.split_whitespace());
         let usual = !all.is_empty() || usual.any(matches);
-        match declared || (usual && !secrets::is_secret(key, text)) {
+        match declared || (usual && !looks::is_secret(key, text)) {
             true => kept.push((name.clone(), value.clone())),
             false => withheld.push(name.to_string_lossy().into_owned()),
         }

@@ -33,7 +33,11 @@
 //! | `landlock` | a second wall: nothing is written but where the mounts let it be |
 //! | `limits` | memory, processes and processors of a command are limited |
 //! | `disk` | what a command takes on disk is limited |
-//! | `secrets` | which files and variables hold credentials, by name |
+//! | `secrets` | which files hold credentials, by name |
+//! | `home_entries` | what of a home directory is shown, by name |
+//! | `search` | what of this machine is hidden therefore |
+//! | `hidden` | something empty stands in the place of what is hidden, and says whether a command looked there |
+//! | `looks` | which variables look like secrets, by name and by value |
 //! | `own_network` | a network of the plan's own, which leads to a gateway without a way on |
 //! | `connects` | connections out of it wait for the supervisor, on the command's side |
 //! | `outgoing` | the supervisor decides by address, connects from here, and passes bytes on |
@@ -60,12 +64,15 @@ mod console;
 mod copied;
 mod disk;
 mod filter;
+pub(crate) mod hidden;
+pub(crate) mod home_entries;
 pub mod idmap;
 mod inject;
 mod landlock;
 mod launcher;
 pub(crate) mod limits;
 mod listening;
+pub(crate) mod looks;
 mod monitor;
 mod mounts;
 mod notify;
@@ -77,6 +84,7 @@ mod proxy;
 mod published;
 mod relay;
 mod renames;
+pub(crate) mod search;
 pub(crate) mod secrets;
 pub mod spec;
 mod stand_ins;
@@ -103,7 +111,7 @@ pub(crate) use proxy::Proxy;
 pub(crate) use published::Published;
 pub use published::PublishedPort;
 pub use secrets::Agent;
-pub use spec::{BuildLocks, Covered, MountedSandbox, NamespaceOptions, RunSpec};
+pub use spec::{BuildLocks, Covered, HiddenLink, MountedSandbox, NamespaceOptions, RunSpec};
 pub(crate) use streams::connect;
 use supervise::at;
 pub use supervise::{CommandExit, RunError};
@@ -114,6 +122,7 @@ pub use walls::{Wall, fix, walls};
 use serde::{Deserialize, Serialize};
 
 use crate::fs::process::ProcessIdentity;
+use crate::model::text::Location;
 use crate::model::{CheckpointId, DeniedConnection};
 
 /// How a command ended, and what it did not reach.
@@ -126,6 +135,8 @@ pub struct RunOutcome {
     pub denied: Vec<DeniedConnection>,
     /// Variables of the caller that it did not get.
     pub not_passed: Vec<String>,
+    /// Hidden places of the home directory that it looked for.
+    pub hidden: Vec<Location>,
     /// The checkpoint that holds the plan as it was before, where one was taken.
     pub before: Option<CheckpointId>,
     /// Where no namespaces could be had: how it ran without, as [`Console::begins`] was told.
@@ -155,6 +166,8 @@ enum Event {
     NoNetwork(String, i32),
     /// The command is over a limit, and is ended.
     Limit(String),
+    /// It looked for these, which are hidden.
+    Hidden(Vec<Location>),
     /// The command runs.
     Started,
     /// It was stopped by this signal.

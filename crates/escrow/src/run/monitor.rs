@@ -18,7 +18,7 @@ use rustix::termios::tcsetpgrp;
 use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::spec::RunSpec;
 use super::supervise::{Channel, at};
-use super::{Event, Request, filter, landlock, limits, listening, renames, sys};
+use super::{Event, Request, filter, hidden, landlock, limits, listening, renames, sys};
 use crate::failpoints;
 use crate::fs::process;
 use crate::model::text::Location;
@@ -44,6 +44,7 @@ pub(super) fn watch(
     // A process that loses its parent becomes ours, not process 1's.
     set_child_subreaper(Some(getpid())).map_err(at("watch over the command"))?;
     let children = sys::child_news().map_err(at("watch for children"))?;
+    let began = hidden::file_time();
     let command = start(spec, terminal, groups, mover, channel)?;
     let end = || end(command, mover);
     let limits = (spec.supervised != Limits::default()).then_some(&spec.supervised);
@@ -93,6 +94,11 @@ pub(super) fn watch(
                 let failed = end().filter(|_| status != 0);
                 for text in listens.into_iter().chain(failed) {
                     let told = channel.send(&Event::Notice(text));
+                    told.map_err(at("send to the supervisor"))?;
+                }
+                let looked_for = hidden::looked_for(spec, began);
+                if !looked_for.is_empty() {
+                    let told = channel.send(&Event::Hidden(looked_for));
                     told.map_err(at("send to the supervisor"))?;
                 }
                 // Told when nothing is left: the process that hears it may look at the sandboxes.

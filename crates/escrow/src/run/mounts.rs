@@ -17,7 +17,7 @@ use rustix::mount::{
 use super::launcher::StepResult;
 use super::spec::{MountedSandbox, RunSpec, SOCKETS};
 use super::supervise::{RunError, at};
-use super::{renames, stand_ins, sys};
+use super::{hidden, renames, stand_ins, sys};
 use crate::failpoints;
 use crate::fs::layering;
 use crate::model::text::Location;
@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// How long one waits before trying again.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How many layers fit into one option, which the kernel takes up to 256 bytes of.
+const TOGETHER: usize = 8;
 
 /// A mount that is nowhere yet.
 struct DetachedMount {
@@ -50,6 +53,7 @@ pub(super) struct Mounted {
 pub(super) fn make(spec: &RunSpec, terminal: Option<&Path>) -> StepResult<Mounted> {
     let mut ready = Vec::new();
     let (mut held, mut notice, mut places) = (Vec::new(), None, Vec::new());
+    let (mut linked, mut covered) = (true, spec.covered.paths.clone());
     if let Some((home, scratch)) = &spec.scratch {
         let lay = |over: &Location, layers: &Layers| -> StepResult<DetachedMount> {
             let fd = overlay(over, layers, true)?;
@@ -59,11 +63,13 @@ pub(super) fn make(spec: &RunSpec, terminal: Option<&Path>) -> StepResult<Mounte
             let at = over.as_path().to_owned();
             Ok(DetachedMount { fd, at })
         };
-        match lay(home, scratch) {
+        let (hiding, without) = hidden::hide_between(spec, home, scratch)?;
+        covered.extend(without);
+        match lay(home, &hiding) {
             Ok(layer) => ready.push(layer),
             // As in a container: an overlay takes no layers.
             Err(_) if renames::is_overlay(scratch.upper.as_path()) => {
-                ready.push(lay(home, &in_memory(scratch, spec.disk)?)?);
+                ready.push(lay(home, &in_memory(&hiding, spec.disk)?)?);
                 notice = Some(format!(
                     "what is written into the home directory '{home}' is kept in memory, and gone when no command is inside: \
                     the state lies on an overlay file system, as in a container; ESCROW_HOME on a volume keeps it"
@@ -73,7 +79,8 @@ pub(super) fn make(spec: &RunSpec, terminal: Option<&Path>) -> StepResult<Mounte
             Err(RunError::Step { errno, .. }) if errno == Errno::INVAL => {
                 let laid = by_entries(spec, home, scratch, lay)?;
                 ready.extend(laid.0);
-                places = laid.1;
+                (places, linked) = (laid.1, false);
+                covered = spec.covered.all();
                 notice = Some(format!(
                     "a file system is mounted in the home directory '{home}': what is mounted there cannot be written inside"
                 ));
@@ -176,12 +183,17 @@ pub(super) fn make(spec: &RunSpec, terminal: Option<&Path>) -> StepResult<Mounte
         put(tmpfs("0755", spec.disk)?.as_fd(), homes.as_path())?;
     }
     put_devices(devices, spec.disk)?;
+    if linked {
+        hidden::stand_for(&spec.covered.links)?;
+    }
     ready.extend(names);
     put_all(&ready)?;
-    cover(&spec.covered.paths)?;
+    hidden::cover(&covered)?;
     put_all(&shown)?;
     for path in &spec.hidden {
-        if is_there(path.as_path()) {
+        // In the home directory a link may stand there already, which leads to nothing of it.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if fs::open(path.as_path(), flags, Mode::empty()).is_ok() {
             put(tmpfs("0700", spec.disk)?.as_fd(), path.as_path())?;
         }
     }
@@ -225,7 +237,7 @@ fn by_entries(
     lay: impl Fn(&Location, &Layers) -> StepResult<DetachedMount>,
 ) -> StepResult<(Vec<DetachedMount>, Vec<Location>)> {
     let failed = |_| at(format!("lay out '{home}' by its entries"))(Errno::IO);
-    let entries = layering::around_mounts(scratch, &spec.covered.paths).map_err(failed)?;
+    let entries = layering::around_mounts(scratch, &spec.covered.all()).map_err(failed)?;
     let fd = clone_tree(scratch.upper.as_path(), OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
     let restricted = match spec.look.scratch {
         true => sys::harmless(fd.as_fd()),
@@ -300,66 +312,6 @@ fn still(path: &Path) -> StepResult<DetachedMount> {
     Ok(DetachedMount { fd, at })
 }
 
-/// Puts something empty in the place of each: a directory of its own, which is gone with the namespace, or a file that
-/// cannot be written. What it is decides what is there now: a layer over it may show something else than the machine has.
-fn cover(paths: &[Location]) -> StepResult<()> {
-    let empty = Path::new(SOCKETS).join("empty");
-    for (number, path) in paths.iter().enumerate() {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(there) = fs::open(path.as_path(), flags, Mode::empty()) else {
-            continue;
-        };
-        let stat = fs::fstat(&there).map_err(at(format!("look at '{path}'")))?;
-        let mask = match fs::FileType::from_raw_mode(stat.st_mode) {
-            // It leads to something that can be seen.
-            fs::FileType::Symlink => continue,
-            fs::FileType::Directory => {
-                let own = empty.join(number.to_string());
-                make_point(&own)?;
-                fs::chmod(&own, Mode::RWXU).map_err(at(format!("hide '{path}'")))?;
-                clone_tree(&own, OpenTreeFlags::empty())?
-            }
-            _ => {
-                let (name, content) = mask_of(path.as_path());
-                let file = empty.join(name);
-                if !is_there(&file) {
-                    make_file(&file)?;
-                    let written = fs::open(&file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-                        .and_then(|file| rustix::io::write(file, content));
-                    written.map_err(at(format!("hide '{path}'")))?;
-                }
-                let mask = clone_tree(&file, OpenTreeFlags::empty())?;
-                sys::fixed(mask.as_fd()).map_err(at(format!("hide '{path}'")))?;
-                mask
-            }
-        };
-        match put(mask.as_fd(), path.as_path()) {
-            // A socket comes and goes; one that is gone needs no mask.
-            Ok(())
-            | Err(RunError::Step {
-                errno: Errno::NOENT,
-                ..
-            }) => {}
-            Err(RunError::Step { errno, .. }) => return Err(at(format!("hide '{path}'"))(errno)),
-            Err(failed) => return Err(failed),
-        }
-    }
-    Ok(())
-}
-
-/// What stands in the place of a hidden file: nothing, in a form that the program which reads it takes for nothing.
-fn mask_of(path: &Path) -> (&'static str, &'static [u8]) {
-    let has = |end: &str| {
-        path.extension()
-            .is_some_and(|found| found.eq_ignore_ascii_case(end))
-    };
-    match () {
-        () if has("json") => ("json", b"{}\n"),
-        () if has("config") => ("config", b"<configuration/>\n"),
-        () => ("file", b""),
-    }
-}
-
 /// Makes a sandbox read-only for good. Refused while a process has a file open, or mapped, for writing. Layers are a file
 /// system of their own, which itself becomes read-only: no descriptor that is left anywhere can write any more. Of a
 /// directory only this mount does, and a command may have made another one of it.
@@ -405,18 +357,33 @@ fn overlay(over: &Location, layers: &Layers, throw_away: bool) -> StepResult<Own
         if throw_away {
             mount::fsconfig_set_flag(fs, c"volatile")?;
         }
-        // More than one are handed over one by one, which older kernels do not know.
-        let key = match layers.below.len() {
-            1 => c"lowerdir",
-            _ => c"lowerdir+",
-        };
-        let below = layers.below.iter().map(|path| (key, path));
-        let above = [(c"upperdir", &layers.upper), (c"workdir", &layers.work)];
-        for (key, path) in below.chain(above) {
+        // A layer in memory between those of one file system would change the numbers of files that are written.
+        if layers.below.len() > 1 && throw_away {
+            mount::fsconfig_set_string(fs, c"xino", c"on")?;
+        }
+        let open = |path: &Location| -> Result<(OwnedFd, String), Errno> {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = fs::open(path.as_path(), flags, Mode::empty())?;
             // By number, never by name: a comma or a colon in a path is just a path (rule S4).
             let number = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            Ok((fd, number))
+        };
+        let below: Vec<(OwnedFd, String)> =
+            layers.below.iter().map(open).collect::<Result<_, _>>()?;
+        match below.len() <= TOGETHER {
+            true => {
+                let numbers: Vec<&str> = below.iter().map(|(_, number)| number.as_str()).collect();
+                mount::fsconfig_set_string(fs, c"lowerdir", numbers.join(":"))?;
+            }
+            // One by one, which older kernels do not know.
+            false => {
+                for (_, number) in &below {
+                    mount::fsconfig_set_string(fs, c"lowerdir+", number.as_str())?;
+                }
+            }
+        }
+        for (key, path) in [(c"upperdir", &layers.upper), (c"workdir", &layers.work)] {
+            let (_fd, number) = open(path)?;
             mount::fsconfig_set_string(fs, key, number)?;
         }
         Ok(())
@@ -439,12 +406,16 @@ fn open_to_owner(work: &Path) {
 }
 
 /// Another view of what is at a path, mounted nowhere.
-fn clone_tree(path: &Path, how: OpenTreeFlags) -> StepResult<OwnedFd> {
+pub(super) fn clone_tree(path: &Path, how: OpenTreeFlags) -> StepResult<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | how;
     mount::open_tree(CWD, path, flags).map_err(at(format!("take '{}' inside", path.display())))
 }
 
-fn tmpfs(mode: &str, size: Option<u64>) -> StepResult<OwnedFd> {
+pub(super) fn tmpfs(mode: &str, size: Option<u64>) -> StepResult<OwnedFd> {
+    tmpfs_with(mode, size, MountAttrFlags::empty())
+}
+
+fn tmpfs_with(mode: &str, size: Option<u64>, more: MountAttrFlags) -> StepResult<OwnedFd> {
     let set = |fs: BorrowedFd<'_>| {
         // Without one it is half of the memory, and a limit makes it no larger.
         if let Some(size) = size.filter(|size| *size < sys::memory() / 2) {
@@ -452,16 +423,16 @@ fn tmpfs(mode: &str, size: Option<u64>) -> StepResult<OwnedFd> {
         }
         mount::fsconfig_set_string(fs, c"mode", mode)
     };
-    new_mount(c"tmpfs", set, MountAttrFlags::MOUNT_ATTR_NODEV)
+    new_mount(c"tmpfs", set, MountAttrFlags::MOUNT_ATTR_NODEV | more)
         .map_err(at("make a private directory in memory"))
 }
 
 /// Whether anything is at a path.
-fn is_there(path: &Path) -> bool {
+pub(super) fn is_there(path: &Path) -> bool {
     fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
-fn put(mount: BorrowedFd<'_>, path: &Path) -> StepResult<()> {
+pub(super) fn put(mount: BorrowedFd<'_>, path: &Path) -> StepResult<()> {
     mount::move_mount(
         mount,
         c"",
@@ -473,7 +444,7 @@ fn put(mount: BorrowedFd<'_>, path: &Path) -> StepResult<()> {
 }
 
 /// The place for a mount, where a directory in memory covers the one that was there.
-fn make_point(path: &Path) -> StepResult<()> {
+pub(super) fn make_point(path: &Path) -> StepResult<()> {
     if is_there(path) {
         return Ok(());
     }
@@ -488,7 +459,7 @@ fn make_point(path: &Path) -> StepResult<()> {
     Ok(())
 }
 
-fn make_file(path: &Path) -> StepResult<()> {
+pub(super) fn make_file(path: &Path) -> StepResult<()> {
     if let Some(parent) = path.parent() {
         make_point(parent)?;
     }
@@ -535,7 +506,9 @@ fn devices() -> StepResult<Vec<DetachedMount>> {
 }
 
 fn put_devices(devices: Vec<DetachedMount>, size: Option<u64>) -> StepResult<()> {
-    put(tmpfs("0755", size)?.as_fd(), Path::new("/dev"))?;
+    // Times of access say what a command looked for that is hidden.
+    let noting = MountAttrFlags::MOUNT_ATTR_STRICTATIME;
+    put(tmpfs_with("0755", size, noting)?.as_fd(), Path::new("/dev"))?;
     for DetachedMount { fd, at } in devices {
         make_file(&at)?;
         put(fd.as_fd(), &at)?;

@@ -1,19 +1,16 @@
-//! What a command does not get to see unless it is shown: files and variables that hold credentials, by their usual names.
+//! What a command does not get to see unless it is shown: files that hold credentials, by their usual names, and those entries of
+//! the home directory that [no list](super::home_entries) knows.
 //!
-//! The lists go by name, so they cannot know every tool. What they name is hidden from every command; `run.show`,
-//! `run.env.pass` and the presets of agents take single ones back.
+//! These are the lists; `search` finds what of them is there. `run.show` and the presets of agents take single places back.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{Access, access};
+use super::home_entries::Listed;
 
-use crate::fs::{Dir, state_dir};
-use crate::model::text::Location;
-
-/// Files and directories in the home directory that hold credentials.
-const IN_HOME: &[&str] = &[
+/// Files and directories in a home directory that hold credentials. Those in directories that a list shows are hidden by this
+/// list alone; the others also where the lists do not count.
+pub(super) const IN_HOME: &[&str] = &[
     // Keys and passwords.
     ".ssh",
     ".gnupg",
@@ -30,10 +27,14 @@ const IN_HOME: &[&str] = &[
     ".config/Bitwarden CLI",
     ".config/keepassxc",
     ".config/sops",
+    ".config/age",
     ".vault-token",
     ".pgpass",
     ".my.cnf",
     ".mylogin.cnf",
+    ".foundry/keystores",
+    ".dotnet/corefx/cryptography",
+    ".local/share/uv/credentials",
     // Clouds, clusters and forges.
     ".aws",
     ".azure",
@@ -47,29 +48,67 @@ const IN_HOME: &[&str] = &[
     ".config/hcloud",
     ".config/heroku",
     ".config/netlify",
+    ".config/ngrok",
     ".config/rclone",
+    ".config/stripe",
     ".config/containers/auth.json",
     ".config/github-copilot",
+    ".config/nix/nix.conf",
     ".docker",
     ".fly",
     ".kube",
     ".oci",
+    ".pulumi",
     ".terraform.d",
     ".terraformrc",
+    ".platformio/appstate.json",
     // Registries of packages.
     ".npmrc",
     ".yarnrc",
     ".yarnrc.yml",
     ".pypirc",
+    ".config/pip",
+    ".pip",
+    ".config/pypoetry",
+    ".bundle/config",
+    ".cabal/config",
+    ".cabal/credentials",
     ".cargo/credentials",
     ".cargo/credentials.toml",
-    ".gem/credentials",
     ".composer/auth.json",
+    ".composer/config.json",
     ".config/composer/auth.json",
+    ".conan2/credentials.json",
+    ".gem/credentials",
+    ".gradle/gradle.properties",
+    ".gradle/daemon",
+    ".gradle/develocity",
+    ".gradle/enterprise",
+    ".hex/hex.config",
+    ".ivy2/.credentials",
+    ".ivy2/credentials",
+    ".julia/servers",
+    ".m2/settings.xml",
     ".m2/settings-security.xml",
     ".nuget/NuGet/NuGet.Config",
+    ".pub-cache/credentials.json",
+    ".sbt/.credentials",
+    ".sbt/credentials",
+    ".sbt/sonatype_credential",
     ".cache/huggingface/token",
+    ".cache/huggingface/stored_tokens",
     ".huggingface",
+    // What was typed.
+    ".bash_history",
+    ".zsh_history",
+    ".config/fish/fish_variables",
+    ".config/nushell/history.txt",
+    ".config/nushell/history.sqlite3",
+    ".config/zsh/.zsh_history",
+    ".ipython/profile_default/history.sqlite",
+    ".julia/logs",
+    ".local/state/nvim/shada",
+    ".zsh/.zsh_history",
     // Browsers and mail.
     ".mozilla",
     ".thunderbird",
@@ -80,44 +119,182 @@ const IN_HOME: &[&str] = &[
     ".config/microsoft-edge",
     ".config/opera",
     ".config/vivaldi",
+    ".cache/BraveSoftware",
+    ".cache/chromium",
+    ".cache/evolution",
+    ".cache/google-chrome",
+    ".cache/microsoft-edge",
+    ".cache/mozilla",
+    ".cache/thunderbird",
+    ".cache/mutt",
     ".var/app",
     "snap/firefox",
     "snap/chromium",
     // Agents.
     ".claude.json",
     ".claude/.credentials.json",
+    ".claude/history.jsonl",
     ".codex/auth.json",
+    ".codex/history.jsonl",
     ".gemini/oauth_creds.json",
     ".gemini/google_accounts.json",
+    ".gemini/mcp-oauth-tokens.json",
     ".gemini/.env",
     ".aider.conf.yml",
     ".aider",
+    ".config/goose/secrets.yaml",
     ".local/share/opencode/auth.json",
+    ".local/share/opencode/mcp-auth.json",
 ];
 
-/// What of the machine holds credentials; most of it matters to root, who could read it.
-const OF_THE_MACHINE: &[&str] = &[
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/gshadow",
-    "/etc/gshadow-",
-    "/etc/sudoers",
-    "/etc/sudoers.d",
-    "/etc/ssl/private",
-    "/etc/ssh/ssh_host_rsa_key",
-    "/etc/ssh/ssh_host_ecdsa_key",
-    "/etc/ssh/ssh_host_ed25519_key",
-    "/etc/krb5.keytab",
-    "/etc/wireguard",
-    "/etc/NetworkManager/system-connections",
-    "/var/spool/cron",
-    // Sockets of container engines outside of /run: their users are root.
-    "/var/lib/incus/unix.socket",
-    "/var/snap/lxd/common/lxd/unix.socket",
+/// What of the machine holds credentials, by directory; most of it matters to root, who could read it. `*` stands for anything,
+/// at the beginning or at the end of a name.
+pub(super) const OF_THE_MACHINE: &[(&str, &str)] = &[
+    (
+        "/etc",
+        "shadow shadow- gshadow gshadow- sudoers sudoers.d krb5.keytab wireguard letsencrypt kubernetes ipsec.secrets ipsec.d \
+         swanctl openvpn ppp pptpd.conf xl2tpd rndc.key msmtprc fetchmailrc ssmtp smbcredentials cifs-credentials wpa_supplicant ldap.secret \
+         pam_ldap.secret libnss-ldap.secret cryptsetup-keys.d luks-keys credstore credstore.encrypted dkimkeys vault.d \
+         consul.d nomad.d cloudflared step-ca munge ntp.keys opasswd boto.cfg k0s acme.sh pgbackrest.conf restic borgmatic \
+         rclone.conf *-secrets *.secrets *.secret *.keytab *.kdbx *.key *_secret *credentials",
+    ),
+    ("/etc/apt", "auth.conf auth.conf.d"),
+    ("/etc/bind", "rndc.key *.key"),
+    ("/etc/ceph", "*.keyring"),
+    ("/etc/chrony", "chrony.keys"),
+    ("/etc/davfs2", "secrets"),
+    ("/etc/docker", "key.json certs.d"),
+    ("/etc/dovecot", "private"),
+    ("/etc/exim4", "passwd.client"),
+    ("/etc/gitlab", "gitlab-secrets.json gitlab.rb"),
+    ("/etc/gitlab-runner", "config.toml"),
+    ("/etc/grafana", "grafana.ini"),
+    ("/etc/iscsi", "iscsid.conf"),
+    ("/etc/mysql", "debian.cnf"),
+    ("/etc/NetworkManager", "system-connections"),
+    ("/etc/nut", "upsd.users"),
+    ("/etc/opendkim", "keys"),
+    ("/etc/pki/tls", "private"),
+    ("/etc/postfix", "sasl_passwd sasl_passwd.db sasl"),
+    ("/etc/puppetlabs/puppet", "ssl"),
+    ("/etc/pve", "priv"),
+    ("/etc/rancher", "k3s rke2 node"),
+    ("/etc/redis", "redis.conf users.acl"),
+    ("/etc/salt", "pki"),
+    ("/etc/samba", "smbpasswd credentials"),
+    ("/etc/security", "opasswd"),
+    ("/etc/ssh", "ssh_host_*_key"),
+    ("/etc/ssl", "private"),
+    ("/etc/sssd", "sssd.conf conf.d"),
+    ("/usr/local/etc", "wireguard openvpn letsencrypt"),
+    (
+        "/var/lib",
+        "kubelet docker containerd containers rancher k0s etcd tailscale sss private bluetooth iwd vault consul nomad jenkins \
+         grafana gitlab-runner postgresql mysql mongodb redis rabbitmq zerotier-one letsencrypt acme caddy headscale \
+         docker-desktop step-ca teleport cni lxc lxd",
+    ),
+    ("/var/lib/cloud", "instance instances seed"),
+    ("/var/lib/NetworkManager", "secret_key"),
+    ("/var/lib/samba", "private"),
+    ("/var/lib/systemd", "credential.secret random-seed"),
+    ("/var/lib/snmp", "snmpd.conf"),
+    // Its users are root.
+    ("/var/lib/incus", "unix.socket"),
+    ("/var/snap/lxd/common/lxd", "unix.socket"),
+    ("/var", "backups mail"),
+    ("/var/spool", "cron mail"),
 ];
 
 /// Where home directories of other users lie.
 pub(crate) const HOMES: [&str; 2] = ["/home", "/root"];
+
+/// What a variable names.
+#[derive(Clone, Copy)]
+pub(super) enum Names {
+    /// What holds a credential; several are parted by colons.
+    Secret,
+    /// A directory that stands for this one of the home directory.
+    Place(&'static str),
+}
+
+/// Variables that move what holds credentials.
+pub(super) const MOVED: &[(&str, Names)] = &[
+    ("ANSIBLE_VAULT_PASSWORD_FILE", Names::Secret),
+    ("AWS_CONFIG_FILE", Names::Secret),
+    ("AWS_SHARED_CREDENTIALS_FILE", Names::Secret),
+    ("AWS_WEB_IDENTITY_TOKEN_FILE", Names::Secret),
+    ("AZURE_CONFIG_DIR", Names::Secret),
+    ("BOTO_CONFIG", Names::Secret),
+    ("BUNDLE_USER_CONFIG", Names::Secret),
+    ("CARGO_HOME", Names::Place(".cargo")),
+    ("CLAUDE_CONFIG_DIR", Names::Place(".claude")),
+    ("CLOUDSDK_CONFIG", Names::Secret),
+    ("CODEX_HOME", Names::Place(".codex")),
+    ("COMPOSER_HOME", Names::Place(".composer")),
+    ("DOCKER_CERT_PATH", Names::Secret),
+    ("DOCKER_CONFIG", Names::Secret),
+    ("GH_CONFIG_DIR", Names::Secret),
+    ("GLAB_CONFIG_DIR", Names::Secret),
+    ("GNUPGHOME", Names::Secret),
+    ("GOOGLE_APPLICATION_CREDENTIALS", Names::Secret),
+    ("GRADLE_USER_HOME", Names::Place(".gradle")),
+    ("HELM_REGISTRY_CONFIG", Names::Secret),
+    ("HELM_REPOSITORY_CONFIG", Names::Secret),
+    ("HF_HOME", Names::Place(".cache/huggingface")),
+    ("HF_TOKEN_PATH", Names::Secret),
+    ("HISTFILE", Names::Secret),
+    ("ICEAUTHORITY", Names::Secret),
+    ("JUPYTER_CONFIG_DIR", Names::Secret),
+    ("JUPYTER_RUNTIME_DIR", Names::Secret),
+    ("KAGGLE_CONFIG_DIR", Names::Secret),
+    ("KUBECONFIG", Names::Secret),
+    ("LESSHISTFILE", Names::Secret),
+    ("MYSQL_HISTFILE", Names::Secret),
+    ("MYSQL_TEST_LOGIN_FILE", Names::Secret),
+    ("NETRC", Names::Secret),
+    ("NODE_REPL_HISTORY", Names::Secret),
+    ("NPM_CONFIG_GLOBALCONFIG", Names::Secret),
+    ("NPM_CONFIG_USERCONFIG", Names::Secret),
+    ("npm_config_globalconfig", Names::Secret),
+    ("npm_config_userconfig", Names::Secret),
+    ("OCI_CLI_CONFIG_FILE", Names::Secret),
+    ("PASSWORD_STORE_DIR", Names::Secret),
+    ("PGPASSFILE", Names::Secret),
+    ("PGSERVICEFILE", Names::Secret),
+    ("PGSSLKEY", Names::Secret),
+    ("PIP_CONFIG_FILE", Names::Secret),
+    ("PSQL_HISTORY", Names::Secret),
+    ("PULUMI_HOME", Names::Secret),
+    ("PYTHON_HISTORY", Names::Secret),
+    ("RCLONE_CONFIG", Names::Secret),
+    ("REGISTRY_AUTH_FILE", Names::Secret),
+    ("SNOWFLAKE_HOME", Names::Secret),
+    ("SOPS_AGE_KEY_FILE", Names::Secret),
+    ("SQLITE_HISTORY", Names::Secret),
+    ("TALOSCONFIG", Names::Secret),
+    ("TF_CLI_CONFIG_FILE", Names::Secret),
+    ("WGETRC", Names::Secret),
+    ("XAUTHORITY", Names::Secret),
+    ("XDG_CACHE_HOME", Names::Place(".cache")),
+    ("XDG_CONFIG_HOME", Names::Place(".config")),
+    ("XDG_DATA_HOME", Names::Place(".local/share")),
+    ("XDG_STATE_HOME", Names::Place(".local/state")),
+    ("YARN_RC_FILENAME", Names::Secret),
+];
+
+/// The places of the home directory whose entries are looked at one by one.
+pub(super) const PLACES: [(&str, Listed); 4] = [
+    ("", Listed::Home),
+    (".config", Listed::Config),
+    (".local/share", Listed::Data),
+    (".local/state", Listed::State),
+];
+
+/// Directories of the system: a link into them leads to nothing private.
+pub(super) const SYSTEM: [&str; 14] = [
+    "/bin", "/boot", "/dev", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/proc", "/run",
+    "/sbin", "/sys", "/usr",
+];
 
 /// An agent whose own credentials stay usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,12 +343,17 @@ impl Agent {
     /// What of [`IN_HOME`] it may see.
     pub(crate) fn paths(self) -> &'static [&'static str] {
         match self {
-            Self::Claude => &[".claude.json", ".claude/.credentials.json"],
-            Self::Codex => &[".codex/auth.json"],
+            Self::Claude => &[
+                ".claude.json",
+                ".claude/.credentials.json",
+                ".claude/history.jsonl",
+            ],
+            Self::Codex => &[".codex/auth.json", ".codex/history.jsonl"],
             Self::Aider => &[".aider.conf.yml", ".aider"],
             Self::Gemini => &[
                 ".gemini/oauth_creds.json",
                 ".gemini/google_accounts.json",
+                ".gemini/mcp-oauth-tokens.json",
                 ".gemini/.env",
             ],
         }
@@ -195,199 +377,5 @@ impl Agent {
             ],
             Self::Gemini => &["GEMINI_*", "GOOGLE_API_KEY", "GOOGLE_GENAI_*"],
         }
-    }
-}
-
-/// Whether anything is at a path.
-pub(crate) fn is_there(path: &Path) -> bool {
-    access(path, Access::EXISTS).is_ok()
-}
-
-/// What of all these is there: in home directories, and of the machine what this user could read.
-pub(crate) fn present(homes: &[PathBuf]) -> Vec<Location> {
-    let mut found: Vec<Location> = homes.iter().flat_map(|home| in_home(home)).collect();
-    let machine = OF_THE_MACHINE.iter().map(Path::new);
-    let readable = machine.filter(|path| access(*path, Access::READ_OK).is_ok());
-    found.extend(readable.map(Location::from));
-    found
-}
-
-/// The Unix sockets of this machine that have a name, but for those in directories of which every namespace has its own.
-pub(crate) fn sockets() -> Vec<Location> {
-    let all = super::limits::text(Path::new("/proc/net/unix"));
-    let paths = all
-        .lines()
-        .filter_map(|line| line.find(" /").map(|at| &line[at + 1..]));
-    // A name behind a descriptor means something to the process that chose it only.
-    let named = paths.filter(|path| !path.starts_with("/proc/"));
-    let mut found: Vec<PathBuf> = named
-        .filter_map(|path| state_dir::canonical_any(Path::new(path)).ok())
-        .filter(|path| is_there(path))
-        .collect();
-    let own = ["/dev", "/run", "/tmp"];
-    found.retain(|path| !own.iter().any(|own| path.starts_with(own)));
-    found.into_iter().map(Location::from).collect()
-}
-
-fn in_home(home: &Path) -> Vec<Location> {
-    // Of a directory that is not there nothing is, and of one that cannot be listed, such as a link, anything may be.
-    let list = |dir: &str| -> Option<HashSet<Box<[u8]>>> {
-        match Dir::open(&home.join(dir)).and_then(|dir| dir.names()) {
-            Ok(names) => Some(names.into_iter().collect()),
-            Err(error) => error.is_absent().then(HashSet::new),
-        }
-    };
-    // Most of them lie in these two: one listing of each costs less than asking for every name.
-    let (own, config) = (list(""), list(".config"));
-    let has = |names: &Option<HashSet<Box<[u8]>>>, path: &str| {
-        let first = path.split('/').next().unwrap_or_default();
-        names
-            .as_ref()
-            .is_none_or(|names| names.contains(first.as_bytes()))
-    };
-    let there = IN_HOME.iter().filter(|path| {
-        let below = path.strip_prefix(".config/");
-        has(&own, path) && below.is_none_or(|path| has(&config, path))
-    });
-    // A link is covered where it leads: there, nothing that it was is left to be read.
-    let real = there.filter_map(|path| state_dir::canonical_any(&home.join(path)).ok());
-    real.map(Location::from).collect()
-}
-
-/// Words that names of secrets are made of.
-const WORDS: &[&str] = &[
-    "ACCESSKEY",
-    "APIKEY",
-    "AUTH",
-    "CREDENTIAL",
-    "CREDENTIALS",
-    "CREDS",
-    "JWT",
-    "PASS",
-    "PASSPHRASE",
-    "PASSWD",
-    "PASSWORD",
-    "PAT",
-    "PGPASSFILE",
-    "PGPASSWORD",
-    "PRIVATEKEY",
-    "PWD",
-    "SECRET",
-    "SECRETS",
-    "TOKEN",
-    "TOKENS",
-];
-
-/// Pairs of words that do.
-const PAIRS: &[(&str, &str)] = &[
-    ("ACCESS", "KEY"),
-    ("API", "KEY"),
-    ("AUTH", "KEY"),
-    ("DEPLOY", "KEY"),
-    ("ENCRYPTION", "KEY"),
-    ("MASTER", "KEY"),
-    ("PRIVATE", "KEY"),
-    ("SECRET", "KEY"),
-    ("SIGNING", "KEY"),
-    ("SSH", "KEY"),
-    ("CONNECTION", "STRING"),
-];
-
-/// Names that look like secrets and are none.
-const HARMLESS: [&str; 3] = ["PWD", "OLDPWD", "GIT_ASKPASS"];
-
-/// How values of well-known tokens begin.
-const TOKENS: &[&str] = &[
-    "-----BEGIN ",
-    "AKIA",
-    "ASIA",
-    "eyJ",
-    "ghp_",
-    "gho_",
-    "ghs_",
-    "ghu_",
-    "github_pat_",
-    "glpat-",
-    "hf_",
-    "npm_",
-    "pypi-",
-    "sk-",
-    "sk_live_",
-    "xoxb-",
-    "xoxp-",
-];
-
-/// Whether a variable looks like a secret, by its name or by its value: a known token, or a URL with a password in it.
-pub(crate) fn is_secret(name: &[u8], value: &[u8]) -> bool {
-    let name = String::from_utf8_lossy(name).to_uppercase();
-    if HARMLESS.contains(&name.as_str()) {
-        return false;
-    }
-    let words: Vec<&str> = name.split(|one: char| !one.is_alphanumeric()).collect();
-    let pair = |two: &[&str]| PAIRS.contains(&(two[0], two[1]));
-    if words.iter().any(|word| WORDS.contains(word)) || words.windows(2).any(pair) {
-        return true;
-    }
-    let value = String::from_utf8_lossy(value);
-    TOKENS
-        .iter()
-        .any(|token| value.starts_with(token) && value.len() >= token.len() + 12)
-        || has_password(&value)
-}
-
-/// Whether a text has a URL with a password: `scheme://user:password@host`.
-fn has_password(value: &str) -> bool {
-    value.split("://").skip(1).any(|rest| {
-        let authority = rest.split(['/', '?', '#', ' ']).next().unwrap_or_default();
-        let user = authority.rsplit_once('@').map(|(user, _)| user);
-        user.and_then(|user| user.split_once(':'))
-            .is_some_and(|(_, password)| !password.is_empty())
-    })
-}
-
-/// Whether a name matches a pattern, in which `*` stands for anything at its end.
-pub(crate) fn matches(pattern: &str, name: &[u8]) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start.as_bytes()),
-        None => name == pattern.as_bytes(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_told_by_name_and_by_value() {
-        let secret = "GITHUB_TOKEN AWS_SECRET_ACCESS_KEY NPM_TOKEN DB_PASSWORD pgpassword API_KEY \
-            STRIPE_API_KEY MYSQL_PWD GH_PAT AZURE_CLIENT_SECRET GOOGLE_APPLICATION_CREDENTIALS ssh-key KEYSTORE_PASS \
-            AUTH NPM_CONFIG__AUTH AZURE_STORAGE_CONNECTION_STRING";
-        for name in secret.split_whitespace() {
-            assert!(is_secret(name.as_bytes(), b"x"), "{name}");
-        }
-        let harmless = "PATH HOME PWD OLDPWD KEYBOARD MONKEY AUTHOR GIT_AUTHOR_NAME TERM LANG PATTERN COMPASS \
-            KEY_REPEAT XDG_SESSION_ID PASSENGER_APP_ENV TOKENIZERS_PARALLELISM";
-        for name in harmless.split_whitespace() {
-            assert!(!is_secret(name.as_bytes(), b"x"), "{name}");
-        }
-        let token = format!("ghp_{}", "x".repeat(36));
-        let values = [
-            (token.as_str(), true),
-            ("postgres://ann:pw@db/x", true),
-            ("x --url=https://u:p@h/", true),
-            ("postgres://ann@db/x", false),
-            ("https://example.org:8080/a@b", false),
-            ("sk-1", false),
-            ("a:b@c", false),
-        ];
-        for (value, expected) in values {
-            assert_eq!(is_secret(b"X", value.as_bytes()), expected, "{value}");
-        }
-    }
-
-    #[test]
-    fn patterns_end_in_a_star_or_are_names() {
-        assert!(matches("A_*", b"A_B") && matches("A_*", b"A_") && matches("*", b"X"));
-        assert!(!matches("A_*", b"AB") && !matches("A", b"AB") && matches("A", b"A"));
     }
 }

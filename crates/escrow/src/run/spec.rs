@@ -35,11 +35,26 @@ pub struct NamespaceOptions {
     pub open: bool,
 }
 
+/// Something of the home directory that is hidden by a link in the layer over it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HiddenLink {
+    /// What is hidden.
+    pub path: Location,
+    /// The same path within the home directory.
+    pub inner: Location,
+    /// The name of what stands for it among those of all.
+    pub place: Location,
+    /// Whether it is a directory: then there is an empty one.
+    pub is_dir: bool,
+}
+
 /// What is covered, so that commands do not see it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Covered {
     /// Files and directories: something empty takes their place.
     pub paths: Vec<Location>,
+    /// The same in the home directory, where the layer over it has links.
+    pub links: Vec<HiddenLink>,
     /// Paths below these that can be seen all the same.
     pub shown: Vec<Location>,
     /// Directories in whose place are private, empty ones that can be written.
@@ -165,6 +180,14 @@ pub struct RunSpec {
     pub copied: Option<CopiedRun>,
     /// Whether the command is root, in a user namespace with every id: it is what root is in a container. Known inside.
     pub is_root: bool,
+}
+
+impl Covered {
+    /// The paths of all that is hidden by something in its place.
+    pub(super) fn all(&self) -> Vec<Location> {
+        let links = self.links.iter().map(|link| &link.path);
+        self.paths.iter().chain(links).cloned().collect()
+    }
 }
 
 impl RunSpec {

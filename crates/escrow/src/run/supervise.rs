@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use super::spec::RunSpec;
 use super::{DiskWatch, Event, Published, Request, sys};
 use crate::fs::process::ProcessIdentity;
+use crate::model::text::Location;
 
 /// How a command ended.
 #[must_use = "a command that failed is no error of the run"]
@@ -267,6 +268,8 @@ pub(crate) struct SupervisorOptions<'a> {
     pub(crate) published: Option<&'a Published>,
     /// Receives what was done without, and which limit was reached.
     pub(crate) notice: &'a mut dyn FnMut(String),
+    /// Receives what the command looked for that is hidden.
+    pub(crate) hidden: &'a mut dyn FnMut(Vec<Location>),
     /// How long the command may take.
     pub(crate) timeout: Option<Duration>,
     /// Looks at the disk that it takes.
@@ -385,6 +388,7 @@ fn listen(
             }
             Ok(Some((Event::Notice(text), _))) => (outside.notice)(text),
             Ok(Some((Event::Limit(text), _))) => (outside.notice)(text),
+            Ok(Some((Event::Hidden(paths), _))) => (outside.hidden)(paths),
             Ok(Some((Event::Started, _))) => {
                 clock.start();
                 (outside.started)();

@@ -1,0 +1,120 @@
+//! A layer between a home directory and what commands write over it: in it stand links in the place of what is hidden, so that
+//! nothing has to be mounted, and a hidden file is as absent as one that was never made.
+//!
+//! ```text
+//! upper    what commands wrote: stays with the plan
+//! hide     .aws -> /dev/hidden/.aws, .config/stripe -> /dev/hidden/.config%stripe: made anew for each namespace
+//! home     the real one
+//! ```
+//!
+//! The layer is in memory: the kernel takes no layer that lies in another one, and the state lies in the home directory.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::dir::Dir;
+use super::handle::EntryHandle;
+use super::state_dir::{make_plain, room};
+use super::{Cause, Meta, Result};
+use crate::model::ResourcePath;
+
+/// Where the layer is mounted, in the area of the scratch layer.
+const NAME: &[u8] = b"hide";
+
+/// Makes a place for the layer beside another one, and says where it is.
+pub fn make_place(upper: &Path) -> Result<PathBuf> {
+    let area = Dir::open(upper.parent().unwrap_or(upper))?;
+    Ok(room(&area, NAME)?.path().to_owned())
+}
+
+/// Where it is.
+pub fn place_beside(upper: &Path) -> PathBuf {
+    upper.with_file_name(OsStr::from_bytes(NAME))
+}
+
+/// Puts a link into the empty layer for each of these paths of the home directory. Returns those for which there can be none: the
+/// directory that holds it belongs to another user, or is on another file system.
+pub fn lay(
+    layer: &Path,
+    home: &Path,
+    hidden: &[(ResourcePath, Vec<u8>)],
+) -> Result<Vec<ResourcePath>> {
+    let mut laying = Laying {
+        home: Dir::open(home)?,
+        layer: Dir::open(layer)?,
+        made: BTreeMap::new(),
+    };
+    let mut without = Vec::new();
+    for (path, target) in hidden {
+        let Some((parent, name)) = path.split_names() else {
+            continue;
+        };
+        match laying.dir(parent)? {
+            Some(dir) => dir.make_link(name, target)?,
+            None => without.push(path.clone()),
+        }
+    }
+    laying.finish()?;
+    Ok(without)
+}
+
+struct Laying {
+    home: Dir,
+    layer: Dir,
+    /// The directories that were made, and what each is in the home directory; `None` where there can be none.
+    made: BTreeMap<Vec<u8>, Option<(Dir, Meta)>>,
+}
+
+impl Laying {
+    /// The directory of the layer that stands for this one of the home directory.
+    fn dir(&mut self, path: &[u8]) -> Result<Option<Dir>> {
+        if path.is_empty() {
+            return Ok(Some(self.layer.again()));
+        }
+        if let Some(made) = self.made.get(path) {
+            return Ok(made.as_ref().map(|(dir, _)| dir.again()));
+        }
+        let (parent, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&path[..0], path),
+        };
+        let made = match self.dir(parent)? {
+            Some(above) => self.make(&above, path, name)?,
+            None => None,
+        };
+        let dir = made.as_ref().map(|(dir, _)| dir.again());
+        self.made.insert(path.to_owned(), made);
+        Ok(dir)
+    }
+
+    fn make(&self, above: &Dir, path: &[u8], name: &[u8]) -> Result<Option<(Dir, Meta)>> {
+        let own = rustix::process::geteuid();
+        let real = ResourcePath::parse(path)
+            .ok()
+            .and_then(|path| self.home.dir(&path).ok());
+        let Some(real) = real else {
+            return Ok(None);
+        };
+        let meta = real.meta()?;
+        // The layer shows its own directories, which must look like those below.
+        if !own.is_root() && meta.uid != own.as_raw() {
+            return Ok(None);
+        }
+        Ok(Some((make_plain(above, name)?, meta)))
+    }
+
+    /// Gives each directory the look of the one that it stands for, the deepest first.
+    fn finish(self) -> Result<()> {
+        for (dir, meta) in self.made.values().rev().flatten() {
+            match EntryHandle::of(dir).reapply_metadata(meta) {
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(errno) => return Err(dir.error("set the metadata of", b"", Cause::Os(errno))),
+            }
+        }
+        Ok(())
+    }
+}
