@@ -227,6 +227,43 @@ fn what_was_looked_for_is_named_with_what_shows_it() {
     assert!(many.matches("hidden: ").count() == 4, "{many}");
 }
 
+/// A variable that was withheld came back by the shell's own start file, and a password by git's configuration.
+#[test]
+fn start_files_and_gits_configuration_are_seen_without_their_secrets() {
+    as_user_too();
+    let (world, cli) = world();
+    let home = world.dir("user-home");
+    write(
+        home.join(".bashrc"),
+        "export GITHUB_TOKEN=hunter2\nexport KEPT=yes\nif true; then\nexport API_KEY=hunter2\nfi\n",
+    );
+    let config = "[user]\n\tname = Ann Example\n\temail = ann@example.org\n[url \"https://ann:hunter2@h/\"]\n\tinsteadOf = https://h/\n";
+    write(home.join("dotfiles-git"), config);
+    symlink("dotfiles-git", home.join(".gitconfig"));
+    write(home.join(".profile"), "export PLAIN=1\n");
+    sh(&home, "touch -d @1000 .bashrc; chmod 640 .bashrc");
+    let before = signature(&home);
+    let cli = cli.env("HOME", &home);
+    let script = ". ~/.bashrc; . ~/.profile; echo $KEPT $PLAIN ${GITHUB_TOKEN-none} ${API_KEY-none}; git config user.name
+        grep -c hunter2 ~/.bashrc ~/.gitconfig ~/dotfiles-git | cut -d: -f2 | tr '\\n' ' '; stat -c '%a %Y' ~/.bashrc; git config -l | grep -c hunter2
+        echo 'alias x=y' >> ~/.bashrc; tail -1 ~/.bashrc";
+    let said = "yes 1 none none\nAnn Example\n0 0 0 640 1000\n0\nalias x=y\n";
+    let outcome = cli.says(inside("run --rollback", script), said);
+    has(
+        &outcome.stderr_text(),
+        ["in the home directory, never committed: 1 modified"],
+    );
+    cli.says(
+        inside(
+            "run --new --rollback --show ../user-home/.bashrc",
+            "grep -c hunter2 ~/.bashrc",
+        ),
+        "2\n",
+    );
+    unchanged(&before, &home);
+    assert_quiet(&world);
+}
+
 /// Root could read what services and their users keep.
 // attack D24
 #[test]

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -36,12 +37,14 @@ pub fn place_beside(upper: &Path) -> PathBuf {
     upper.with_file_name(OsStr::from_bytes(NAME))
 }
 
-/// Puts a link into the empty layer for each of these paths of the home directory. Returns those for which there can be none: the
+/// Puts a link into the empty layer for each of these paths of the home directory, and files with another content in the place of
+/// others. Returns those for which there can be none: the
 /// directory that holds it belongs to another user, or is on another file system.
 pub fn lay(
     layer: &Path,
     home: &Path,
     hidden: &[(ResourcePath, Vec<u8>)],
+    cleaned: &[(ResourcePath, &[u8])],
 ) -> Result<Vec<ResourcePath>> {
     let mut laying = Laying {
         home: Dir::open(home)?,
@@ -56,6 +59,12 @@ pub fn lay(
         match laying.dir(parent)? {
             Some(dir) => dir.make_link(name, target)?,
             None => without.push(path.clone()),
+        }
+    }
+    for (path, text) in cleaned {
+        match laying.copy(path, text)? {
+            true => {}
+            false => without.push(path.clone()),
         }
     }
     laying.finish()?;
@@ -105,6 +114,24 @@ impl Laying {
             return Ok(None);
         }
         Ok(Some((make_plain(above, name)?, meta)))
+    }
+
+    /// Puts a file with another content in the place of one; says whether it could.
+    fn copy(&mut self, path: &ResourcePath, text: &[u8]) -> Result<bool> {
+        let (Some((parent, name)), Some(real)) = (path.split_names(), self.home.stat_path(path)?)
+        else {
+            return Ok(true);
+        };
+        let Some(dir) = self.dir(parent)? else {
+            return Ok(false);
+        };
+        let mut file = dir.create(name, 0o600)?;
+        let written = file.write_all(text);
+        written.map_err(|error| dir.io_error("write", name, &error))?;
+        match EntryHandle::of(&file).reapply_metadata(&real) {
+            Ok(()) | Err(Errno::PERM) => Ok(true),
+            Err(errno) => Err(dir.error("set the metadata of", name, Cause::Os(errno))),
+        }
     }
 
     /// Gives each directory the look of the one that it stands for, the deepest first.

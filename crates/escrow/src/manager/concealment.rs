@@ -18,7 +18,7 @@ use crate::model::view::Layers;
 use crate::model::{Network, ResourcePath};
 use crate::run::search::{self, Search};
 use crate::run::secrets::{self, Agent};
-use crate::run::{Covered, HiddenLink, NamespaceOptions, hidden};
+use crate::run::{Covered, HiddenLink, NamespaceOptions, cleaned, hidden};
 
 impl RunRequest<'_> {
     /// The agent whose credentials stay usable: the one that was named, else the one that is started.
@@ -238,7 +238,17 @@ pub(super) fn link_in_home(
             }),
         }
     }
-    if !links.is_empty() {
+    let seen = |inner: &str| {
+        let at = home.join(inner);
+        let given =
+            |path: &&Location| path.as_path().starts_with(&at) || at.starts_with(path.as_path());
+        let mounted = views.iter().map(|view| &view.resource.at);
+        let by_itself = look.shown.iter().chain(&look.writable).chain(mounted);
+        let hides = links.iter().map(|link| &link.path).chain(&covered.paths);
+        !by_itself.chain(hides).any(|path| given(&path))
+    };
+    covered.cleaned = cleaned::in_home(home, seen);
+    if !links.is_empty() || !covered.cleaned.is_empty() {
         hidden::make_room(layers)?;
     }
     covered.links = links;

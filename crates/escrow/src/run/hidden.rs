@@ -74,7 +74,8 @@ pub(super) fn hide_between(
     layers: &Layers,
 ) -> StepResult<(Layers, Vec<Location>)> {
     let links = &spec.covered.links;
-    if links.is_empty() {
+    let cleaned = &spec.covered.cleaned;
+    if links.is_empty() && cleaned.is_empty() {
         return Ok((layers.clone(), Vec::new()));
     }
     let place = hide_layer::place_beside(layers.upper.as_path());
@@ -87,8 +88,13 @@ pub(super) fn hide_between(
         ))
     });
     let wanted: Vec<_> = wanted.collect();
+    let cleaned = cleaned.iter().filter_map(|(inner, text)| {
+        let path = ResourcePath::parse(inner.as_bytes()).ok()?;
+        Some((path, text.as_bytes()))
+    });
+    let cleaned: Vec<_> = cleaned.collect();
     let failed = |_| at(format!("hide what is private in '{home}'"))(Errno::IO);
-    let without = hide_layer::lay(&place, home.as_path(), &wanted).map_err(failed)?;
+    let without = hide_layer::lay(&place, home.as_path(), &wanted, &cleaned).map_err(failed)?;
     let without = without
         .iter()
         .map(|inner| Location::from(home.as_path().join(OsStr::from_bytes(inner.as_bytes()))));

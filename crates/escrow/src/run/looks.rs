@@ -49,6 +49,7 @@ const LAST_WORDS: &[&str] = &[
     "PASSPHRASE",
     "PASSWD",
     "PASSWORD",
+    "PAT",
     "PRIVATEKEY",
     "PWD",
     "SECRET",
@@ -232,7 +233,7 @@ fn has_user_part(value: &str) -> bool {
 fn has_named_secret(value: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     value.char_indices().any(|(at, c)| {
-        let before = value[..at].trim_end_matches(['"', '\'']);
+        let before = value[..at].trim_end_matches(['"', '\'', ' ']);
         let rest = &value[at + c.len_utf8()..];
         let joins = match c {
             '=' => true,

@@ -35,6 +35,7 @@
 //! | `disk` | what a command takes on disk is limited |
 //! | `secrets` | which files hold credentials, by name |
 //! | `home_entries` | what of a home directory is shown, by name |
+//! | `cleaned` | start files of shells and git's configuration, without lines that hold a secret |
 //! | `search` | what of this machine is hidden therefore |
 //! | `hidden` | something empty stands in the place of what is hidden, and says whether a command looked there |
 //! | `looks` | which variables look like secrets, by name and by value |
@@ -59,6 +60,7 @@
 //! | `sys` | the system calls that have no safe form |
 
 mod ask;
+pub(crate) mod cleaned;
 mod connects;
 mod console;
 mod copied;

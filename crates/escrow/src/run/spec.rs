@@ -55,6 +55,8 @@ pub struct Covered {
     pub paths: Vec<Location>,
     /// The same in the home directory, where the layer over it has links.
     pub links: Vec<HiddenLink>,
+    /// Files of the home directory, by their paths in it, and what of them can be seen.
+    pub cleaned: Vec<(Location, String)>,
     /// Paths below these that can be seen all the same.
     pub shown: Vec<Location>,
     /// Directories in whose place are private, empty ones that can be written.
