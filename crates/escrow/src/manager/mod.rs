@@ -56,6 +56,7 @@ mod discard;
 mod disk;
 mod garbage;
 mod injection;
+mod namespace_options;
 mod network;
 mod opened;
 mod plans;
