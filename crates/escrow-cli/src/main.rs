@@ -7,6 +7,7 @@ mod amount;
 mod commands;
 mod context;
 mod error;
+mod shown;
 mod ui;
 
 use std::process::ExitCode;

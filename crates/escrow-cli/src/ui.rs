@@ -22,6 +22,7 @@ use serde::Serialize;
 pub(crate) use crate::amount::{count, size};
 use crate::context;
 use crate::error::Failure;
+use crate::shown::ShownDocument;
 
 /// What a word means to the reader; the colour only underlines it.
 #[derive(Clone, Copy)]
@@ -182,7 +183,8 @@ impl Ui {
     }
 
     fn write_document(&self, document: Pending, notices: Vec<String>) {
-        let mut out = BufWriter::new(ClosablePipe(std::io::stdout()));
+        let out = BufWriter::new(ClosablePipe(std::io::stdout()));
+        let mut out = ShownDocument::new(out, self.is_terminal());
         let written = document(&mut out, notices).map_err(std::io::Error::from);
         self.finish(
             written

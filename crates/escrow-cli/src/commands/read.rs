@@ -11,11 +11,12 @@ use serde_json::json;
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
+use crate::shown::ShownContent;
 use crate::ui::Ui;
 
 /// Print a file of a sandbox, byte for byte
 ///
-/// Links are not followed. Reading changes nothing. Of a resource that is one file, PATH is its own name, or `.`. Of a database, PATH is a
+/// On a terminal what could fool a reader is escaped. Links are not followed. Reading changes nothing. Of a resource that is one file, PATH is its own name, or `.`. Of a database, PATH is a
 /// table (`orders`), given as JSON lines, or a row (`orders/17`).
 #[derive(Debug, Args)]
 #[command(
@@ -36,7 +37,11 @@ impl ReadArgs {
         let mut file = context.manager.read(&plan, &resource, &path)?;
         let unreadable = |error| Failure::failed(format!("cannot read '{path}': {error}"));
         if !ui.is_json() {
-            return ui.pour(&mut file).map_err(unreadable);
+            let poured = match ui.is_terminal() {
+                true => ui.pour(&mut ShownContent::new(file)),
+                false => ui.pour(&mut file),
+            };
+            return poured.map_err(unreadable);
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(unreadable)?;

@@ -160,3 +160,30 @@ fn a_plan_that_is_no_text_was_taken_as_left_out() {
     cli.fails(line, 1);
     assert_eq!(cli.ok("diff try --name-status"), "");
 }
+
+/// A control of eight bits, a mark of direction or a soft hyphen in a file or a name changed what the terminal showed.
+#[test]
+fn what_is_read_on_a_terminal_is_escaped_and_in_a_pipe_is_not() {
+    let world = World::new();
+    let text = "a\u{9b}31mred\u{202e}turned soft\u{ad}hyphen\n";
+    let app = world.dir("app");
+    let cli = Cli::new(&world, &binary());
+    write(app.join("a"), "x");
+    cli.ok("plan create try --resource app --strategy filesystem_copy");
+    let inside = PathBuf::from(cli.ok("path try app").trim_end());
+    write(inside.join("a"), text);
+    write(inside.join("n\u{ad}\u{9b}m"), "x");
+    assert_eq!(cli.ok("read try app a"), text);
+    for line in ["read try app a", "read try app a --json", "diff try --json"] {
+        let terminal = Terminal::new(24, 200);
+        let mut child = terminal.start(cli.command(line));
+        assert!(child.wait().expect("it ends").success());
+        let shown = terminal.text();
+        lacks(&shown, ["\u{9b}", "\u{202e}", "\u{ad}"]);
+        let piped: Option<Value> = serde_json::from_str(&cli.ok(line)).ok();
+        if let Some(piped) = piped {
+            let again: Value = serde_json::from_str(&shown).expect("the same document");
+            assert_eq!(again, piped, "{line}");
+        }
+    }
+}

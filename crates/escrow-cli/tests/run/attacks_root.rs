@@ -255,3 +255,16 @@ fn parts_of_the_configuration_of_ssh_belong_to_the_user() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(said, "54321:644\nHost one\nfixed\n", "{output:?}");
 }
+
+/// Root read which pages of the machine's memory are used, and for what.
+#[test]
+fn root_reads_nothing_of_the_pages_of_the_machine() {
+    need!(require_root("files of root in /proc"));
+    let outside = "for f in kpagecount kpageflags kpagecgroup; do head -c 8 /proc/$f | wc -c; done";
+    let (_world, cli) = world();
+    let said = cli.ok(inside(
+        "run --new --rollback",
+        &format!("{outside} 2>/dev/null"),
+    ));
+    lacks(&said, ["8"]);
+}

@@ -243,3 +243,30 @@ fn d24_passwords_and_homes_of_others_were_read() {
         );
     }
 }
+
+/// The state at its usual place, where another one is in use: the sandboxes of other plans and their log lie in it.
+#[test]
+fn another_state_of_the_user_could_be_read() {
+    as_user_too();
+    let (world, cli) = world();
+    let home = world.dir("user-home");
+    let usual = world.dir("user-home/.local/share/escrow");
+    let moved = world.dir("data/escrow");
+    for dir in [&usual, &moved] {
+        write(dir.join("state.db"), "secret");
+    }
+    let script = format!(
+        "cat {} {} 2>/dev/null; ls {} {}; echo end",
+        usual.join("state.db").display(),
+        moved.join("state.db").display(),
+        usual.display(),
+        moved.display()
+    );
+    let cli = cli
+        .env("HOME", &home)
+        .env("XDG_DATA_HOME", world.at("data"));
+    let said = cli.ok(inside("run --new --rollback", &script));
+    lacks(&said, ["secret", "state.db"]);
+    has(&said, ["end"]);
+    assert_quiet(&world);
+}

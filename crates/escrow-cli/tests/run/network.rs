@@ -203,7 +203,10 @@ for text in [b"GET / HTTP/1.1\r\n\r\n", b"CONNECT localhost HTTP/1.1\r\n\r\n", b
              b"GET http://localhost:%d/ HTTP/1.1\r\nX: 1\n\nGET http://evil/\r\n\r\n" % plain,
              b"GET\t/\tHTTP/1.1\nHost:evil\n\nX http://localhost:%d/ HTTP/1.1\r\n\r\n" % plain,
              b"GET http://localhost:%d/ HTTP/1.1\r\nHost\x0b: evil\r\n\r\n" % plain,
-             b"GET http://a@localhost:%d/ HTTP/1.1\r\n\r\n" % plain, b"GET http://lo\xffcalhost/ HTTP/1.1\r\n\r\n"]:
+             b"GET http://a@localhost:%d/ HTTP/1.1\r\n\r\n" % plain, b"GET http://lo\xffcalhost/ HTTP/1.1\r\n\r\n",
+             b"POST http://localhost:%d/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % plain,
+             b"POST http://localhost:%d/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx" % plain,
+             b"POST http://localhost:%d/ HTTP/1.1\r\nContent-Length: +1\r\n\r\nx" % plain]:
     print(ask(text) in ("HTTP/1.1 400", "ConnectionResetError", "BrokenPipeError"))
 # The name in TLS must be permitted too, and stand in one record.
 def tunnel():
@@ -242,7 +245,7 @@ for one in many: one.close()
     let command = ["/usr/bin/python3", "-c", script, &plain_text, &tls_text];
     let (said, document) = outcome(&cli, &network, &command);
     let mut expected = vec!["ConnectionRefusedError", "OSError", "inner"];
-    expected.extend(["True"; 9]);
+    expected.extend(["True"; 12]);
     expected.extend(["True False False", "True", "True"]);
     assert_eq!(said[..expected.len()], expected, "{said:#?}");
     assert_eq!(denied(&document), [format!("localhost:{tls}")]);
@@ -356,4 +359,43 @@ fn d42_a_service_was_reached_by_a_socket_among_files_without_a_network() {
     // Services of this machine belong to its network.
     expect("--network host", "reached\n");
     scene.unharmed();
+}
+
+/// What followed the head of a plain request was a second one, for a host that was never compared with the list.
+// attack D33
+#[test]
+fn d33_a_second_request_followed_the_first_one() {
+    use std::io::Read;
+    as_user_too();
+    let (_world, cli) = planned("overlay");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it has one").port();
+    let got = thread::spawn(move || {
+        let take = |stream: std::io::Result<TcpStream>| {
+            let mut all = String::new();
+            let mut stream = stream.expect("it connects");
+            stream.read_to_string(&mut all).expect("it is text");
+            all
+        };
+        listener.incoming().take(2).map(take).collect::<Vec<_>>()
+    });
+    let script = r#"
+import os, socket, sys
+proxy = ("127.0.0.1", int(os.environ["http_proxy"].rsplit(":", 1)[1]))
+second = b"GET /second HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+for head in [b"GET http://localhost:%s/ HTTP/1.1\r\n\r\n", b"POST http://localhost:%s/ HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody"]:
+    stream = socket.create_connection(proxy, 20)
+    stream.sendall(head % sys.argv[1].encode() + second)
+    stream.sendall(second)
+    stream.shutdown(socket.SHUT_WR)
+    stream.recv(1000)
+"#;
+    let port_text = port.to_string();
+    let command = ["/usr/bin/python3", "-c", script, &port_text];
+    outcome(&cli, &format!("localhost:{port}"), &command);
+    let got = got.join().expect("both came");
+    for text in &got {
+        lacks(text, ["second", "evil"]);
+    }
+    assert!(got[0].starts_with("GET / HTTP/1.1") && got[1].ends_with("\r\n\r\nbody"));
 }

@@ -59,6 +59,20 @@ impl Manager {
         homes
     }
 
+    /// The usual places of the state of Escrow, where it is not the one in use: it holds sandboxes and logs of other plans.
+    fn other_states(&self, homes: &[PathBuf]) -> Vec<Location> {
+        let mut variables = self.options.environment.iter();
+        let data = variables.find(|(name, _)| name == "XDG_DATA_HOME");
+        let data = data.map(|(_, value)| Path::new(value).join("escrow"));
+        let usual = homes.iter().map(|home| home.join(".local/share/escrow"));
+        let own = state_dir::canonical(self.home()).ok();
+        let all = usual.chain(data.filter(|data| data.is_absolute()));
+        let all = all.filter_map(|home| state_dir::canonical(&home).ok());
+        all.filter(|home| Some(home) != own.as_ref())
+            .map(Location::from)
+            .collect()
+    }
+
     /// The paths that are hidden and shown, as the request and the configuration say: absolute, and without links where
     /// they are there.
     pub(super) fn wanted_paths(
@@ -120,6 +134,9 @@ impl Manager {
             !one.unlisted || !(in_resource || holds || used.iter().any(|path| path == at))
         });
         let mut paths: Vec<Location> = found.into_iter().map(|one| one.at).collect();
+        let states = self.other_states(&homes).into_iter();
+        let holds = |path: &Location| resources.iter().any(|at| at.starts_with(path.as_path()));
+        paths.extend(states.filter(|path| !holds(path)));
         // A name among files leads out of every network namespace. In layers, as in the home directory, it leads nowhere.
         if look.network != Network::Host {
             let writable = look.writable.iter().map(Location::as_path);

@@ -42,8 +42,13 @@ pub fn escape_text(bytes: &[u8]) -> String {
 
 /// JSON on one line, which is the same document; what is not plain in a text of it becomes `\uNNNN`.
 pub(crate) fn escape_json(json: &serde_json::Value) -> String {
-    let mut text = String::new();
-    for c in json.to_string().chars() {
+    escape_units(&json.to_string(), is_plain)
+}
+
+/// The same text with `\uNNNN` for each character that is not plain.
+fn escape_units(json: &str, is_plain: impl Fn(char) -> bool) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
         match is_plain(c) {
             true => text.push(c),
             false => {
@@ -64,8 +69,19 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
 /// Text for a terminal: tabs and line ends stay, everything that could fool a reader becomes
 /// `\\xNN`. For content that is shown, not for names: it does not come back.
 pub fn harmless(bytes: &[u8]) -> String {
-    let hostile = |c| is_hostile(c) && !matches!(c, '\n' | '\t');
+    let hostile = |c| is_deceptive(c) && !matches!(c, '\n' | '\t');
     written(bytes, hostile, "\\")
+}
+
+/// JSON that was written, for a terminal: the same document, in which what could fool a reader is `\uNNNN`. Line ends are between its
+/// texts only.
+pub fn escape_document(json: &str) -> String {
+    escape_units(json, |c| c == '\n' || !is_deceptive(c))
+}
+
+/// What changes a line that is shown, or is not seen in it: a soft hyphen as well.
+fn is_deceptive(c: char) -> bool {
+    is_hostile(c) || c == '\u{ad}'
 }
 
 /// Words that another process chose, as a part of one line: no tab and no line end stays either, so that no

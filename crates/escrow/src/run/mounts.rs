@@ -576,5 +576,13 @@ pub(super) fn fresh_proc() -> StepResult<()> {
             put(closed.as_fd(), &path)?;
         }
     }
+    // Root could read from these what the memory of the machine is used for.
+    for name in ["kpagecount", "kpageflags", "kpagecgroup", "kcore"] {
+        let path = Path::new("/proc").join(name);
+        if is_there(&path) {
+            let nothing = clone_tree(Path::new("/dev/null"), OpenTreeFlags::empty())?;
+            put(nothing.as_fd(), &path)?;
+        }
+    }
     Ok(())
 }

@@ -214,7 +214,7 @@ impl Shared {
     fn serve(&self, client: &TcpStream) -> Result<(), Refusal> {
         let (head, rest) = read_head(client)?;
         let request = Request::parse(&head)
-            .ok_or_else(|| Refusal::new(400, "this is neither CONNECT nor http:// of a proxy"))?;
+            .ok_or_else(|| Refusal::new(400, "this is neither CONNECT nor http:// of a proxy, or the length of its body is not said (Content-Length)"))?;
         let (host, port) = (&request.host, request.port);
         if !self.network.permits(host, port) {
             return Err(self.deny(host, port, "it is not in the list of permitted hosts"));
@@ -286,8 +286,15 @@ impl Shared {
         };
         match first {
             Ok((first, _)) if denied.is_empty() => {
-                if server.write_all(&first).is_ok() {
-                    copy(client, server);
+                let mut body = first.as_slice().chain(client).take(request.body);
+                let passed = std::io::copy(&mut body, &mut server).is_ok();
+                // Whatever else the client sends goes nowhere; that it ends is passed on.
+                match passed && std::io::copy(&mut &*client, &mut std::io::sink()).is_ok() {
+                    true => match server.shutdown(Shutdown::Write) {
+                        Ok(()) => {}
+                        Err(_) => end_both(client, server),
+                    },
+                    false => end_both(client, server),
                 }
             }
             _ => {
@@ -395,6 +402,8 @@ struct Request {
     port: u16,
     /// The head for the server; none where the client speaks to it by itself.
     forward: Option<Vec<u8>>,
+    /// How long its body is: what follows would be another request, whose host was not checked.
+    body: u64,
 }
 
 impl Request {
@@ -412,11 +421,12 @@ impl Request {
         }
         if method == "CONNECT" {
             let (host, port) = host_and_port(target)?;
-            let (port, forward) = (port?, None);
+            let (port, forward, body) = (port?, None, u64::MAX);
             return Some(Self {
                 host,
                 port,
                 forward,
+                body,
             });
         }
         let (scheme, rest) = target.split_at_checked(7)?;
@@ -429,12 +439,20 @@ impl Request {
         let mut forward = format!(
             "{method} {slash}{path} {version}\r\nHost: {authority}\r\nConnection: close\r\n"
         );
+        let mut body = None;
         for line in lines {
-            let (name, _) = line.split_once(':')?;
+            let (name, value) = line.split_once(':')?;
             let name = name.to_ascii_lowercase();
             // A line that continues another one begins with a space.
             if !is_token(&name) {
                 return None;
+            }
+            // A body whose length is not said at once, or said twice, could hide a request.
+            match name.as_str() {
+                "transfer-encoding" => return None,
+                "content-length" if body.is_some() => return None,
+                "content-length" => body = Some(length(value.trim())?),
+                _ => {}
             }
             let own =
                 ["host", "connection", "keep-alive", "upgrade", "te"].contains(&name.as_str());
@@ -449,6 +467,13 @@ impl Request {
             host,
             port,
             forward,
+            body: body.unwrap_or(0),
         })
     }
+}
+
+/// A length in digits alone, as every server reads it.
+fn length(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
 }
