@@ -356,8 +356,11 @@ fn one(
             write(format!("index {from}..{into}\n").as_bytes())?;
             write(&binary::literals(&old, &new))
         }
-        _ => {
+        (old, new) => {
             write(sizes(change).as_bytes())?;
+            if let (DiffSide::Text(old), DiffSide::Binary(new)) = (old, new) {
+                write(described::was_text(&change.path, (&old, &new), options.context).as_bytes())?;
+            }
             write(&head)?;
             // Without this line git would skip what follows; with it, it asks for more and refuses.
             let index =
@@ -491,6 +494,8 @@ fn git_modes(change: &Change) -> Option<(u32, u32)> {
 
 enum DiffSide {
     Text(Vec<u8>),
+    /// Not large, but with zeros.
+    Binary(Vec<u8>),
     Opaque,
 }
 
@@ -517,7 +522,8 @@ fn side(facts: Option<&EntryInfo>, open: &Opener<'_>) -> Result<DiffSide> {
     }
     Ok(match read_side(SHOWN, open)? {
         Some(bytes) if !bytes.contains(&0) => DiffSide::Text(bytes),
-        _ => DiffSide::Opaque,
+        Some(bytes) => DiffSide::Binary(bytes),
+        None => DiffSide::Opaque,
     })
 }
 

@@ -46,6 +46,9 @@ impl DoctorArgs {
         };
         let no_run = context.manager.why_no_run();
         let copy = no_run.as_deref().and_then(runs_in_copy);
+        if let Some(risk) = context.manager.state_risk() {
+            ui.notice(&risk);
+        }
         let walls = escrow::run::walls(no_run.as_deref());
         let mut scope = walls.iter().filter(|wall| wall.name == "socket scope");
         let scopes = scope.all(|wall| wall.missing.is_none());

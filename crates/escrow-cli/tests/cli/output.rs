@@ -187,3 +187,46 @@ fn what_is_read_on_a_terminal_is_escaped_and_in_a_pipe_is_not() {
         }
     }
 }
+
+/// A zero byte made a script binary, of which nothing was shown.
+#[test]
+fn a_zero_byte_hides_no_line_of_what_was_text() {
+    let world = World::new();
+    let app = world.dir("app");
+    let cli = Cli::new(&world, &binary());
+    write(app.join("run.sh"), "#!/bin/sh\necho one\n");
+    write(app.join("large"), "text\n");
+    cli.ok("plan create try --resource app --strategy filesystem_copy");
+    let inside = PathBuf::from(cli.ok("path try app").trim_end());
+    write(inside.join("run.sh"), "#!/bin/sh\necho evil\n#\0\n");
+    write(inside.join("large"), [0; 4000]);
+    let patch = cli.ok("diff try --patch");
+    has(
+        &patch,
+        [
+            "# was text, and has zero bytes now; escaped: run.sh\n",
+            "# - echo one\n# + echo evil\n# + #\\x00\n",
+            "# was text: large\n",
+            "Binary files a/run.sh and b/run.sh differ",
+        ],
+    );
+}
+
+// rule S3
+#[test]
+fn doctor_says_where_everybody_could_exchange_the_state() {
+    let world = World::new();
+    let open = world.dir("open");
+    let cli = Cli::new(&world, &binary()).env("ESCROW_HOME", open.join("home"));
+    for (mode, said) in [(0o777, true), (0o1777, false), (0o755, false)] {
+        chmod(&open, mode);
+        let told = cli.expect("doctor", 0).stderr_text();
+        assert_eq!(
+            told.contains("everybody may exchange"),
+            said,
+            "{mode:o}: {told}"
+        );
+        let document = json(&cli, "doctor");
+        assert_eq!(document["notices"].is_array(), said, "{document}");
+    }
+}

@@ -9,7 +9,7 @@ use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
 use crate::model::text::{escape, escape_json, escape_text};
-use crate::model::{Change, ChangeKind, Detail};
+use crate::model::{Change, ChangeKind, Detail, ResourcePath};
 
 /// What a strategy says of a change that is no file's, line by line. A text that became another one is shown by its hunks, with
 /// so many unchanged lines around each.
@@ -64,6 +64,24 @@ pub(super) fn remarks(change: &Change, context: usize) -> Option<String> {
     Some(text)
 }
 
+/// What a zero byte would hide in a file that was text: the lines that changed, escaped, as lines of a patch that every tool skips. Of what
+/// does not look like text any more only the remark.
+pub(super) fn was_text(path: &ResourcePath, (old, new): (&[u8], &[u8]), context: usize) -> String {
+    if old.is_empty() {
+        return String::new();
+    }
+    let odd = |byte: &&u8| !matches!(byte, b'\t' | b'\n' | b'\r' | b' '..);
+    if new.iter().filter(odd).count() > new.len() / 10 {
+        return format!("# was text: {path}\n");
+    }
+    let mut text = format!("# was text, and has zero bytes now; escaped: {path}\n");
+    let texts = [old, new].map(String::from_utf8_lossy);
+    for line in hunks(&texts[0], &texts[1], context) {
+        writeln!(text, "# {line}").expect("memory takes it");
+    }
+    text
+}
+
 /// One line that ends where it seems to end.
 fn line(text: &str) -> String {
     let mut line = escape_text(text.as_bytes());
@@ -103,7 +121,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::ResourcePath;
 
     fn shown(before: Option<&str>, after: Option<&str>) -> Vec<String> {
         let detail = json!({"what": "view", "before": before, "after": after});

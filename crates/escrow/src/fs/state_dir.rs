@@ -143,6 +143,13 @@ pub fn make_all(path: &Path) -> Result<Dir> {
     Ok(dir)
 }
 
+/// The first directory above a path in which everybody may exchange names, the path among them.
+pub fn open_above(path: &Path) -> Option<PathBuf> {
+    let real = canonical(path).ok()?;
+    let open = |above: &&Path| Dir::look(above).is_ok_and(|meta| meta.mode & 0o1002 == 0o002);
+    real.ancestors().skip(1).find(open).map(Path::to_owned)
+}
+
 /// Makes sure that no other process can change what is in a directory.
 fn check_own(dir: &Dir) -> Result<()> {
     let meta = dir.meta()?;

@@ -111,6 +111,7 @@ use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::fs::workspace::{GivenUp, Workspaces, keep_ballast};
 use crate::model::growing::Growing;
+use crate::model::text::Location;
 use crate::model::{IdSource, PlanId, PlanState, Retention, SandboxId};
 use crate::policy::Policy;
 use crate::run::Console;
@@ -217,6 +218,16 @@ impl Manager {
     /// The directory of all state.
     pub fn home(&self) -> &Path {
         self.home.path()
+    }
+
+    /// Why others could put another directory in the place of that one; `None` where they cannot.
+    pub fn state_risk(&self) -> Option<String> {
+        let open = state_dir::open_above(self.home())?;
+        let (home, open) = (Location::from(self.home()), Location::from(open));
+        Some(format!(
+            "everybody may exchange what lies in '{open}', also the state of Escrow in '{home}': `chmod o-w` it, or let `ESCROW_HOME` name a \
+             directory elsewhere"
+        ))
     }
 
     fn workspaces(&self) -> Workspaces<'_> {
