@@ -17,6 +17,10 @@ use crate::model::{Change, DiffView, ResourcePath};
 /// Where the pack is, for git, while it is read.
 const CHECKED: &[u8] = b"checked";
 
+/// Why what was looked at may be something else.
+pub(super) const FALSE_NAMES: &str =
+    "objects in the private git directory are not what their names say";
+
 type Judged<'a> = HashSet<(&'a str, &'a ResourcePath, Option<&'a String>)>;
 
 impl GitSession {
@@ -33,11 +37,17 @@ impl GitSession {
         let objects = area.subdir(CHECKED)?;
         objects.make_dir(b"pack", 0o700)?;
         let pack = objects.subdir(b"pack")?;
-        for name in intent::packs(area)? {
-            pack.link_to(name.as_bytes(), area, name.as_bytes())?;
+        // Not every file system has hard links.
+        let names = intent::packs(area)?;
+        let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+        for name in &names {
+            area.rename(name, &pack, name)?;
         }
         let own = vec![self.sandbox.repository.objects(), objects.path().to_owned()];
         let found = self.compare_judged(&history.clone().with_objects(own), release, changes);
+        for name in &names {
+            pack.rename(name, area, name)?;
+        }
         remove::remove(area, CHECKED)?;
         match found {
             Err(StrategyError::Git { said, .. }) => Err(forged(&said)),
@@ -86,7 +96,8 @@ impl GitSession {
             for one in carrying.versions(row, commits, None, &differ)? {
                 let id = one.new.as_ref().map(|(_, id)| id);
                 if !judged.contains(&(&one.within, &one.path, id)) {
-                    return Err(forged(&format!("{} at '{}'", one.within, one.path)));
+                    let what = format!("{} changes {}, which was not seen", one.within, one.path);
+                    return Err(forged(&what));
                 }
             }
         }
@@ -102,16 +113,13 @@ impl GitSession {
                 .iter()
                 .find(|path| base.contains(*path) && !paths.contains(*path))
             {
-                return Err(forged(&format!("'{}'", trees::shown(path))));
+                return Err(unseen(path));
             }
             known.extend(user);
         }
         let mut staged = release.index.iter().map(|one| one.path.as_bytes());
         match staged.find(|path| !known.contains(path)) {
-            Some(path) => Err(forged(&format!(
-                "'{}', which is staged,",
-                trees::shown(path)
-            ))),
+            Some(path) => Err(unseen(path)),
             None => Ok(()),
         }
     }
@@ -151,9 +159,14 @@ impl GitSession {
     }
 }
 
+/// Says what is not as it was judged.
 fn forged(what: &str) -> StrategyError {
-    let why = format!(
-        "{what} is not what was looked at: objects in the private git directory are not what their names say"
-    );
-    refused("commit this history", &why)
+    refused("commit this history", &format!("{what}; {FALSE_NAMES}"))
+}
+
+fn unseen(path: &[u8]) -> StrategyError {
+    forged(&format!(
+        "it changes {}, which was not seen",
+        trees::shown(path)
+    ))
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use super::super::error::{Result, StrategyError};
 use super::GitMetadata;
+use super::checked::FALSE_NAMES;
 use super::command::{Git, GitCall};
 use super::history::{History, in_git_dir};
 use super::identity;
@@ -326,8 +327,7 @@ impl Making<'_> {
         let name = format!("pack-{}.idx", line(&said));
         let index = |name: &[u8]| read_all(self.area.file(name)?.0);
         if index(name.as_bytes())? != index(b"check.idx")? {
-            let why = "objects in the private git directory are not what their names say";
-            return Err(super::refused("commit this history", why));
+            return Err(super::refused("commit this history", FALSE_NAMES));
         }
         Ok(remove::remove(self.area, b"check.idx")?)
     }
