@@ -315,13 +315,6 @@ pub(crate) fn user_home() -> Option<PathBuf> {
     variable("HOME").map(PathBuf::from)
 }
 
-/// A path as people write it who have this home directory.
-pub(crate) fn under_home(path: &Location) -> String {
-    let home = user_home();
-    let inner = home.and_then(|home| path.as_path().strip_prefix(home).ok().map(Location::from));
-    inner.map_or_else(|| path.to_string(), |inner| format!("~/{inner}"))
-}
-
 /// The shell of the user.
 pub(crate) fn shell() -> Option<OsString> {
     variable("SHELL")

@@ -276,7 +276,7 @@ impl RunOptions {
             "hidden": hidden,
         });
         summary::show_denied(&denied, ui);
-        summary::show_hidden(&hidden, ui);
+        summary::show_hidden(&hidden, context, ui);
         let done = session.end(status, before, &mut answer);
         if ui.is_json() || self.report.is_some() {
             answer["conflicts"] = summary::conflicts(context, &plan);

@@ -8,7 +8,7 @@ use escrow::model::{CheckpointId, CountedChanges, DeniedConnection, WholeDirs};
 use serde_json::{Value, json};
 
 use super::show;
-use crate::context::{Context, under_home};
+use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
@@ -33,9 +33,9 @@ pub(super) fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
 const NAMED: usize = 3;
 
 /// Names what the command looked for and did not find because it is hidden.
-pub(super) fn show_hidden(hidden: &[Location], ui: &Ui) {
+pub(super) fn show_hidden(hidden: &[Location], context: &Context, ui: &Ui) {
     for one in hidden.iter().take(NAMED) {
-        let path = under_home(one);
+        let path = context.manager.under_home(one);
         ui.say(&format!(
             "hidden: {path} (the command looked for it): `--show {}`",
             shell_word(&path)

@@ -73,6 +73,17 @@ impl Manager {
             .collect()
     }
 
+    /// A path as people write it: `~` for the home directory that is in use.
+    pub fn under_home(&self, path: &Location) -> String {
+        let home = self.options.user_home.as_deref().map(state_dir::canonical);
+        let home = home.and_then(|home| home.ok());
+        let inner = home.and_then(|home| path.as_path().strip_prefix(home).ok());
+        inner.map_or_else(
+            || path.to_string(),
+            |inner| format!("~/{}", Location::from(inner)),
+        )
+    }
+
     /// The paths that are hidden and shown, as the request and the configuration say: absolute, and without links where
     /// they are there.
     pub(super) fn wanted_paths(
@@ -133,6 +144,9 @@ impl Manager {
             );
             !one.unlisted || !(in_resource || holds || used.iter().any(|path| path == at))
         });
+        let dirs = found.iter();
+        let dirs = dirs.filter_map(|one| Some((one.at.clone(), one.is_dir?)));
+        covered.dirs = dirs.collect();
         let mut paths: Vec<Location> = found.into_iter().map(|one| one.at).collect();
         let states = self.other_states(&homes).into_iter();
         let holds = |path: &Location| resources.iter().any(|at| at.starts_with(path.as_path()));
@@ -239,7 +253,9 @@ pub(super) fn link_in_home(
         let inner = inner.filter(|_| apart && whole);
         let place = inner.and_then(|inner| {
             let parsed = ResourcePath::parse(inner.as_os_str().as_bytes()).ok()?;
-            Some((parsed, hidden::place_of(inner)?, search::is_dir(at)?))
+            let is_dir = covered.dirs.get(&path).copied();
+            let is_dir = is_dir.or_else(|| search::is_dir(at))?;
+            Some((parsed, hidden::place_of(inner)?, is_dir))
         });
         // Sorted, what lies in it comes behind what is hidden.
         if links.iter().any(|link| at.starts_with(link.path.as_path())) {

@@ -38,6 +38,8 @@ const CERTIFICATES: [&str; 8] = [
 pub(crate) struct Found {
     /// Where it is.
     pub(crate) at: Location,
+    /// Whether it is a directory, where the listing said so.
+    pub(crate) is_dir: Option<bool>,
     /// Whether it is hidden only because no list knows it.
     pub(crate) unlisted: bool,
 }
@@ -97,10 +99,14 @@ impl<'a> Search<'a> {
         self.found
     }
 
-    fn hide(&mut self, at: PathBuf, unlisted: bool) {
+    fn hide(&mut self, at: PathBuf, kind: Option<EntryKind>, unlisted: bool) {
         if self.seen.insert(at.clone()) {
-            let at = Location::from(at);
-            self.found.push(Found { at, unlisted });
+            let kind = kind.filter(|kind| *kind != EntryKind::Symlink);
+            self.found.push(Found {
+                at: Location::from(at),
+                is_dir: kind.map(|kind| kind == EntryKind::Directory),
+                unlisted,
+            });
         }
     }
 
@@ -111,9 +117,9 @@ impl<'a> Search<'a> {
             && real != at
             && self.may_hide(&real)
         {
-            self.hide(real, unlisted);
+            self.hide(real, None, unlisted);
         }
-        self.hide(at, unlisted);
+        self.hide(at, kind, unlisted);
     }
 
     /// Whether a place that was not listed by its own path may be hidden: not what holds what is needed, nor the system.
@@ -163,7 +169,7 @@ impl<'a> Search<'a> {
                 false if !is_there(&path) => {}
                 false => {
                     let real = state_dir::canonical_any(&path);
-                    self.hide(real.unwrap_or(path), false);
+                    self.hide(real.unwrap_or(path), None, false);
                 }
             }
         }
@@ -185,7 +191,7 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 match names {
-                    Names::Secret => self.hide(real, false),
+                    Names::Secret => self.hide(real, None, false),
                     // Where it is anyway.
                     Names::Place(place)
                         if self.homes.iter().any(|home| home.join(place) == real) => {}
@@ -220,7 +226,7 @@ impl<'a> Search<'a> {
             self.by_name(&below, &names);
             let key = at.join("config/master.key");
             if names.iter().any(|(name, _)| **name == *b"config") && is_there(&key) {
-                self.hide(key, false);
+                self.hide(key, None, false);
             }
         }
     }
@@ -271,7 +277,7 @@ impl<'a> Search<'a> {
                 };
             for path in found {
                 if access(&path, Access::READ_OK).is_ok() {
-                    self.hide(path, false);
+                    self.hide(path, None, false);
                 }
             }
         }

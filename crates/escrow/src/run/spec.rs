@@ -1,5 +1,6 @@
 //! The description of a namespace and its command, passed to the process that builds it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustix::thread::CapabilitySet;
@@ -55,6 +56,9 @@ pub struct Covered {
     pub paths: Vec<Location>,
     /// The same in the home directory, where the layer over it has links.
     pub links: Vec<HiddenLink>,
+    /// Which of the paths are directories, where that is known.
+    #[serde(skip)]
+    pub dirs: HashMap<Location, bool>,
     /// Files of the home directory, by their paths in it, and what of them can be seen.
     pub cleaned: Vec<(Location, String)>,
     /// Paths below these that can be seen all the same.
