@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use escrow::config::ConfigResource;
 use escrow::diff::ChangeSummary;
 use escrow::manager::{PlanView, ResourceDiff, SandboxView};
+use escrow::model::lookalike::{Lookalike, lookalikes};
 use escrow::model::resource::FS_DIRECTORY;
 use escrow::model::text::{Location, escape_text};
 use escrow::model::{
@@ -251,7 +252,8 @@ pub(crate) fn warning_lines(resource: &str, diff: &DiffView) -> Vec<String> {
 /// So many of them are shown of one change.
 const WARNINGS: usize = 10;
 
-/// Says what of the changes of a resource keeps them from being committed, and which paths both sides changed.
+/// Says what of the changes of a resource keeps them from being committed, which names look like others, and which paths both sides
+/// changed.
 pub(crate) fn obstacles(of: &ResourceDiff, plan: &str, ui: &Ui) {
     for change in &of.diff.changes {
         let Some(submodule) = submodule(change) else {
@@ -262,6 +264,12 @@ pub(crate) fn obstacles(of: &ResourceDiff, plan: &str, ui: &Ui) {
         ui.say(&format!(
             "{word}  {name}: commits were made in the submodule '{submodule}', which stay inside; {}",
             go_on(of, change, submodule, plan)
+        ));
+    }
+    for Lookalike { path, like } in lookalikes(&of.diff) {
+        let (name, word) = (&of.view.resource.name, paint(Tone::Careful, "look-alike"));
+        ui.say(&format!(
+            "{word}  {name}:{path}  letters of another script; it looks like '{like}'"
         ));
     }
     both_sides(of, plan, ui);

@@ -230,3 +230,22 @@ fn doctor_says_where_everybody_could_exchange_the_state() {
         assert_eq!(document["notices"].is_array(), said, "{document}");
     }
 }
+
+/// A file whose name has a Cyrillic letter stood beside the one that it looks like, and nothing told them apart.
+#[test]
+fn a_name_that_looks_like_another_one_is_marked() {
+    let world = World::new();
+    let app = world.dir("app");
+    let cli = Cli::new(&world, &binary());
+    write(app.join("app.py"), "x");
+    cli.ok("plan create try --resource app --strategy filesystem_copy");
+    let inside = PathBuf::from(cli.ok("path try app").trim_end());
+    write(inside.join("\u{430}pp.py"), "x");
+    write(inside.join("отчет.txt"), "x");
+    let said = cli.expect("diff try", 0).stderr_text();
+    has(
+        &said,
+        ["look-alike  app:\u{430}pp.py", "looks like 'app.py'"],
+    );
+    lacks(&said, ["отчет"]);
+}

@@ -9,6 +9,7 @@ pub(crate) mod growing;
 pub mod hunks;
 pub mod id;
 pub mod limits;
+pub mod lookalike;
 pub mod network;
 pub mod path;
 pub(crate) mod path_index;
