@@ -46,7 +46,7 @@ fn documents_have_these_fields() {
     assert_eq!(keys(&doctor), fields);
     assert_eq!(
         keys(&doctor["run"]),
-        "reason scopes_abstract_sockets walls works"
+        "mode reason scopes_abstract_sockets walls works"
     );
     assert_eq!(
         keys(&doctor["run"]["walls"][0]),

@@ -157,6 +157,8 @@ fn what_a_copy_protects_is_out_of_reach() {
         format!("kill {pid}"),
         format!("cat /proc/{pid}/environ | grep ."),
         format!("ls /proc/{pid}/root/"),
+        format!("prlimit --pid {pid} --cpu=1"),
+        "prlimit --pid $PPID --cpu=1".to_owned(),
         "unshare -Ur true".to_owned(),
         "escrow-as-such plan list".to_owned(),
     ];
@@ -248,7 +250,7 @@ fn a_git_checkout_works_in_a_copy() {
 #[test]
 fn walls_that_a_copy_does_not_have_are_refused_by_name() {
     as_user_too();
-    let (world, cli, _home) = lived_in();
+    let (world, cli, home) = lived_in();
     for (options, named) in [
         ("--network allow:example.org", "allow:example.org"),
         ("--hide src", "--hide"),
@@ -270,6 +272,19 @@ fn walls_that_a_copy_does_not_have_are_refused_by_name() {
     }
     let (none, _) = succeeds(&cli, "plan list --json");
     lacks(&none, ["\"open\"", "\"creating\""]);
+    // A copy of a directory holds the credentials that lie in it.
+    let tool = home.join(".cargo");
+    fs::create_dir_all(&tool).expect("it is ours");
+    write(tool.join("credentials.toml"), "KEY\n");
+    let line = format!("run --new -r {}", tool.display());
+    let said = refused(&cli, inside(&line, "true"));
+    has(&said, ["credentials.toml", "cannot be hidden"]);
+    let said = refused(
+        &cli,
+        inside("run --new --strategy none", "echo x > reached"),
+    );
+    has(&said, ["no copy"]);
+    assert!(!world.at("app/reached").exists());
     cli.ok("plan create layers --resource . --strategy overlay");
     let said = refused(&cli, inside("run --plan layers", "true"));
     has(&said, ["layers", "--new"]);

@@ -265,6 +265,12 @@ fn a_credential_that_cannot_be_added_is_refused_by_name() {
         .stderr_text();
     has(&said, ["cannot be a header"]);
     lacks(&said, [SECRET]);
+    let said = cli.expect(
+        inside(&format!("run --new -e OTHER=x{SECRET}"), "true"),
+        125,
+    );
+    has(&said.stderr_text(), ["would find it in the variable OTHER"]);
+    lacks(&said.stderr_text(), [SECRET]);
     // From a file, which commands do not see, and in a format.
     let home = world.dir("user-home");
     write(home.join("key"), format!("{SECRET}\n"));

@@ -133,6 +133,14 @@ impl Manager {
         if !request.publish.is_empty() {
             return refuse("ports need a network of the plan's own (`--publish`)");
         }
+        let resources = || spec.views.iter().map(|one| one.at.as_path());
+        let mut covered = spec.covered.paths.iter();
+        let within = |path: &&Location| resources().any(|at| path.as_path().starts_with(at));
+        if let Some(path) = covered.find(within) {
+            return refuse(&format!(
+                "'{path}' cannot be hidden, which holds credentials and lies in a resource (`--show` lets the command see it)"
+            ));
+        }
         if spec.look.userns {
             return refuse("commands can have none (`--allow-userns`, `run.allow_userns`)");
         }
@@ -272,6 +280,10 @@ impl Manager {
                         let why = format!(
                             "{name} is made of layers, which a mount shows as one directory; a new plan (`--new`) is made of copies here"
                         );
+                        return Err(refuse(&why).into());
+                    }
+                    View::Directory(copy) if copy == at => {
+                        let why = format!("{name} is the original itself, and no copy");
                         return Err(refuse(&why).into());
                     }
                     View::Directory(copy) if shown.at == *at => {

@@ -7,11 +7,15 @@ use super::Manager;
 use crate::config::{Injection, SecretSource};
 use crate::error::{Error, Result};
 use crate::model::Network;
+use crate::model::text::Location;
 use crate::run::{InjectedHeader, Injector, RunError, RunSpec, SYSTEM, read_named};
 use crate::store::Plan;
 
 /// The largest file that holds a credential.
 const LARGEST: u64 = 64 << 10;
+
+/// The shortest credential that is looked for in other variables.
+const SHORTEST: usize = 8;
 
 /// The largest file of certificates.
 const CERTIFICATES: u64 = 8 << 20;
@@ -34,6 +38,14 @@ impl Manager {
                 ));
             }
             let value = self.secret(&one.from).map_err(|why| refused(&one, &why))?;
+            let holds = |(_, held): &&(Location, Location)| {
+                let mut parts = held.as_bytes().windows(value.len().max(1));
+                value.len() >= SHORTEST && parts.any(|part| part == value.as_bytes())
+            };
+            if let Some((name, _)) = spec.environment.iter().find(holds) {
+                let why = format!("the command would find it in the variable {name}");
+                return Err(refused(&one, &why));
+            }
             let value = one.format.replace("{}", &value);
             if value.is_empty() || value.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
                 return Err(refused(
@@ -85,10 +97,7 @@ impl Manager {
                     Err(_) => path.clone(),
                 };
                 let bytes = read_named(&path, LARGEST)?;
-                (
-                    bytes,
-                    format!("the file '{}'", crate::model::text::Location::from(path)),
-                )
+                (bytes, format!("the file '{}'", Location::from(path)))
             }
         };
         let text = String::from_utf8(bytes).map_err(|_| format!("{what} is not text"))?;

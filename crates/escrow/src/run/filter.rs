@@ -49,6 +49,7 @@ struct Calls {
     fcntls: &'static [u32],
     socket: u32,
     socketpair: u32,
+    prlimit: u32,
     /// The older call for everything about sockets, which passes its arguments through memory.
     socketcall: Option<u32>,
     /// rename, renameat and renameat2.
@@ -99,6 +100,7 @@ const NATIVE: Calls = Calls {
     fcntls: &[libc::SYS_fcntl as u32],
     socket: libc::SYS_socket as u32,
     socketpair: libc::SYS_socketpair as u32,
+    prlimit: libc::SYS_prlimit64 as u32,
     socketcall: None,
     renames: [
         RENAME,
@@ -165,6 +167,7 @@ const FOREIGN: Calls = Calls {
     fcntls: &[55, 221],
     socket: 359,
     socketpair: 360,
+    prlimit: 340,
     socketcall: Some(102),
     renames: [38, 302, 353],
     connect: 362,
@@ -185,6 +188,7 @@ const FOREIGN: Calls = Calls {
     fcntls: &[55, 221],
     socket: 281,
     socketpair: 288,
+    prlimit: 369,
     socketcall: None,
     renames: [38, 329, 382],
     connect: 283,
@@ -265,9 +269,9 @@ fn rules(calls: &Calls, permitted: Permitted) -> Vec<Rule> {
     all
 }
 
-/// What is refused of sockets where no namespace keeps those of others out of reach: Unix sockets that can be connected, and without
-/// a network all but those that ask the kernel about itself.
-fn socket_rules(calls: &Calls, network: bool) -> Vec<Rule> {
+/// What is refused where no namespace keeps what is of others out of reach: Unix sockets that can be connected, without a
+/// network all sockets but those that ask the kernel about itself, and limits of another process, by which it could be ended.
+fn outside_rules(calls: &Calls, network: bool) -> Vec<Rule> {
     let test = match network {
         true => Test::Is {
             argument: 0,
@@ -283,7 +287,16 @@ fn socket_rules(calls: &Calls, network: bool) -> Vec<Rule> {
         argument: 1,
         bits: libc::SOCK_DGRAM as u32,
     };
-    let denied = [(calls.socket, test), (calls.socketpair, datagrams)].into_iter();
+    let others = Test::IsNot {
+        argument: 0,
+        value: 0,
+    };
+    let denied = [
+        (calls.socket, test),
+        (calls.socketpair, datagrams),
+        (calls.prlimit, others),
+    ];
+    let denied = denied.into_iter();
     let denied = denied.map(|(call, test)| (call, test, Answer::Denied));
     let hidden = calls.socketcall.into_iter();
     let hidden = hidden.map(|call| (call, Test::Always, Answer::Unknown));
@@ -414,8 +427,8 @@ pub(super) fn program(permitted: Permitted) -> Vec<sock_filter> {
 }
 
 /// The filter beside it where there are no namespaces.
-pub(super) fn sockets(network: bool) -> Vec<sock_filter> {
-    assemble(|calls| socket_rules(calls, network))
+pub(super) fn outside(network: bool) -> Vec<sock_filter> {
+    assemble(|calls| outside_rules(calls, network))
 }
 
 fn assemble(rules: impl Fn(&Calls) -> Vec<Rule>) -> Vec<sock_filter> {
@@ -482,7 +495,7 @@ mod tests {
     #[test]
     fn sockets_of_others_are_refused_and_own_pairs_are_not() {
         for (network, internet) in [(true, ALLOWED), (false, DENIED)] {
-            let program = sockets(network);
+            let program = outside(network);
             for (machine, calls) in [(MACHINES.0, &NATIVE), (MACHINES.1, &FOREIGN)] {
                 let ask = |call, arguments| judge(&program, machine, call, arguments);
                 assert_eq!(ask(calls.socket, [1, 1]), DENIED);
@@ -492,6 +505,8 @@ mod tests {
                 for (kind, answer) in [(1, ALLOWED), (5, ALLOWED), (2, DENIED), (3, DENIED)] {
                     assert_eq!(ask(calls.socketpair, [1, kind | 0x80800]), answer);
                 }
+                assert_eq!(ask(calls.prlimit, [0, 7]), ALLOWED);
+                assert_eq!(ask(calls.prlimit, [4242, 7]), DENIED);
                 if let Some(call) = calls.socketcall {
                     assert_eq!(ask(call, [1, 0]), UNKNOWN);
                 }

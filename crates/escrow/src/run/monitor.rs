@@ -301,7 +301,7 @@ fn confine(spec: &RunSpec, mover: Option<&Channel>) -> StepResult<()> {
     renames::filter_calls(spec, mover).map_err(at("filter system calls"))?;
     match spec.copied {
         Some(_) => {
-            let filter = filter::sockets(spec.look.network == Network::Host);
+            let filter = filter::outside(spec.look.network == Network::Host);
             sys::filter_calls(filter).map_err(at("filter system calls"))
         }
         None => Ok(()),
