@@ -9,7 +9,9 @@
 //! inside too. Everything is bounded, and ends with the command. What was denied is kept for the report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket,
+};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -149,23 +151,7 @@ pub(super) fn offer(relays: &[(SocketAddr, bool)], channel: &Channel) -> StepRes
 impl Outgoing {
     /// Serves the connections that are asked for on a channel.
     pub(crate) fn start(channel: OwnedFd, rules: &OutgoingRules) -> Self {
-        use std::net::ToSocketAddrs;
-        let held = rules.held.iter();
-        let held = held.filter_map(|(host, port)| (host.as_str(), *port).to_socket_addrs().ok());
-        let shared = Arc::new(Shared {
-            channel: Channel::new(channel),
-            network: rules.network.clone(),
-            held: held.flatten().collect(),
-            name_servers: name_servers(),
-            over: AtomicBool::new(false),
-            serving: AtomicUsize::new(0),
-            next: AtomicU64::new(0),
-            opened: Mutex::default(),
-            open: Mutex::default(),
-            datagrams: Mutex::default(),
-            denied: Mutex::default(),
-            missed: Mutex::default(),
-        });
+        let shared = Arc::new(Shared::new(Channel::new(channel), rules, name_servers()));
         // Some programs ask name servers without connecting, so nobody would hear of it.
         let far = shared.name_servers.iter().filter(|one| !one.is_loopback());
         for (number, server) in far.enumerate() {
@@ -236,6 +222,25 @@ fn spawn(work: impl FnOnce() + Send + 'static) {
 }
 
 impl Shared {
+    fn new(channel: Channel, rules: &OutgoingRules, name_servers: Vec<IpAddr>) -> Self {
+        let held = rules.held.iter();
+        let held = held.filter_map(|(host, port)| (host.as_str(), *port).to_socket_addrs().ok());
+        Self {
+            channel,
+            network: rules.network.clone(),
+            held: held.flatten().collect(),
+            name_servers,
+            over: AtomicBool::new(false),
+            serving: AtomicUsize::new(0),
+            next: AtomicU64::new(0),
+            opened: Mutex::default(),
+            open: Mutex::default(),
+            datagrams: Mutex::default(),
+            denied: Mutex::default(),
+            missed: Mutex::default(),
+        }
+    }
+
     fn hear(self: &Arc<Self>) {
         while !self.over.load(Ordering::SeqCst) {
             match self.channel.receive_with::<FromInside>() {
@@ -508,4 +513,40 @@ pub(super) fn outside_of(to: SocketAddr) -> std::io::Result<UdpSocket> {
 fn is_own(to: SocketAddr) -> bool {
     let own = outside_of(to).and_then(|socket| socket.local_addr());
     own.is_ok_and(|own| own.ip() == to.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_of_the_plan_and_this_machine_are_not_reached() {
+        let (channel, _other) = Channel::pair().expect("there are sockets");
+        let rules = OutgoingRules {
+            network: "own,allow:127.0.0.1:7000".parse().expect("a network"),
+            held: vec![("198.51.100.7".to_owned(), 5432)],
+        };
+        let shared = Shared::new(channel, &rules, vec![[169, 254, 1, 1].into()]);
+        for (to, why) in [
+            ("198.51.100.7:5432", Some("the plan has this database")),
+            ("198.51.100.7:5433", None),
+            (
+                "127.0.0.1:7001",
+                Some("`--network own,allow:127.0.0.1:7001`"),
+            ),
+            ("127.0.0.1:7000", None),
+            ("169.254.1.1:53", None),
+            ("169.254.1.1:80", Some("link-local")),
+            ("[fe80::1]:80", Some("`--network own,allow:[fe80::1]:80`")),
+        ] {
+            let said = shared.why_not(to.parse().expect("an address"));
+            match why {
+                None => assert_eq!(said, None, "{to}"),
+                Some(why) => assert!(
+                    said.as_deref().is_some_and(|said| said.contains(why)),
+                    "{to}: {said:?}"
+                ),
+            }
+        }
+    }
 }

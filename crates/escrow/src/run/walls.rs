@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{landlock, limits};
+use super::{landlock, limits, notify};
 
 /// One wall.
 #[derive(Debug, Clone)]
@@ -52,6 +52,12 @@ pub fn walls(no_run: Option<&str>) -> Vec<Wall> {
             "`--network none` closes the same way",
         )
     });
+    let network = (!notify::can_ask()).then(|| {
+        both(
+            "this kernel asks no other process about calls (Linux 5.19)",
+            "`--network none` or a list of hosts closes the same ways",
+        )
+    });
     let watched = limits::without_groups();
     let limits = (!watched.is_empty()).then(|| {
         let why = match watched.contains(&"cpu") {
@@ -92,6 +98,11 @@ pub fn walls(no_run: Option<&str>) -> Vec<Wall> {
             "socket scope",
             "abstract Unix sockets of the machine and of other plans",
             sockets,
+        ),
+        Wall::new(
+            "own network",
+            "services of this machine, its link and its cloud (`--network own`, the default)",
+            network,
         ),
         Wall::new("limits", "memory, processes and processors", limits),
     ]
