@@ -276,7 +276,7 @@ fn destination(processes: &OwnedFd, call: &HeldCall) -> Option<(SocketAddr, bool
     Some((to, kind == Ok(SocketType::DGRAM)))
 }
 
-/// An address as programs hand it to the kernel. An IPv4 address in one of IPv6 is what it is.
+/// Reads an address as programs hand it to the kernel. An IPv4 address mapped into IPv6 comes out as IPv4.
 fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
     let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);

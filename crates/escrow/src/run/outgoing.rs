@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(130);
 /// How long those inside may take to open a socket.
 const OPENED: Duration = Duration::from_secs(10);
 
-/// How long a process may take to connect to what was opened for it: its call goes on at once. Others wait for the same address.
+/// How long a process may take to connect to its listener: its call goes on at once, and other calls wait for the address.
 const TAKE: Duration = Duration::from_secs(1);
 
 /// How often those who wait look whether the command has ended.
@@ -108,8 +108,7 @@ pub(super) fn name_servers() -> Vec<IpAddr> {
     }
 }
 
-/// What of this machine's loopback is reached at the same address inside: what is permitted by name, and name servers; and whether
-/// by datagrams.
+/// Addresses of this machine's loopback that the plan reaches, permitted ones and name servers, and whether by datagrams.
 pub(super) fn relays(network: &Network) -> Vec<(SocketAddr, bool)> {
     if !matches!(network, Network::Own(_)) {
         return Vec::new();
@@ -166,7 +165,7 @@ impl Outgoing {
         Self { shared, hears }
     }
 
-    /// Serves what is sent to a socket of the plan's loopback: this machine's at the same address.
+    /// Connects a socket of the plan's loopback to the same address of this machine's.
     pub(crate) fn relay(&self, socket: OwnedFd, to: SocketAddr, udp: bool) {
         let shared = Arc::clone(&self.shared);
         match udp {
@@ -175,7 +174,7 @@ impl Outgoing {
         }
     }
 
-    /// What was denied up to now, and what was looked for on the loopback that this machine's has.
+    /// Returns the denied addresses, and the ports looked for on the loopback where a process of this machine listens.
     pub(crate) fn denied(&self) -> Vec<DeniedConnection> {
         let mut all: Vec<_> = lock(&self.shared.denied).values().cloned().collect();
         let missed = lock(&self.shared.missed).clone();
@@ -266,7 +265,7 @@ impl Shared {
     }
 
     fn tell(&self, answer: &ToInside) {
-        // One that is gone needs no answer.
+        // A process that has ended needs no answer.
         match self.channel.send(answer) {
             Ok(()) | Err(_) => {}
         }

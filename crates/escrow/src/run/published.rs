@@ -108,7 +108,7 @@ impl Drop for Published {
     }
 }
 
-/// One listener.
+/// A listener outside and the port inside that it leads to.
 struct Serving {
     port: u16,
     listener: TcpListener,
