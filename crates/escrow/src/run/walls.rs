@@ -76,7 +76,7 @@ pub fn walls(no_run: Option<&str>) -> Vec<Wall> {
     vec![
         Wall::new(
             "namespaces",
-            "files, processes, and with `--network none` or a list of hosts the network, that are not the plan's",
+            "files, processes, and without `--network host` the network, that are not the plan's",
             namespaces,
         ),
         Wall::new(
