@@ -25,7 +25,7 @@ use super::supervise::Channel;
 use super::{filter, listening};
 
 /// How long a connection waits for another one to the same address and port to be taken.
-const QUEUE: Duration = Duration::from_secs(4);
+const QUEUE: Duration = Duration::from_secs(6);
 
 /// How often such a connection tries again.
 pub(super) const AGAIN: Duration = Duration::from_millis(1);

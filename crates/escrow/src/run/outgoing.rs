@@ -32,7 +32,7 @@ use super::{Event, limits, listening, relay};
 use crate::model::network::{DeniedConnection, Network, why_guarded};
 
 /// How long a call waits for the server before it goes on without an answer.
-pub(super) const HOLD: Duration = Duration::from_millis(250);
+pub(super) const HOLD: Duration = Duration::from_secs(1);
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(130);
@@ -84,7 +84,7 @@ struct Shared {
     /// Those who wait for a socket, by call.
     opened: Mutex<HashMap<u64, Sender<Option<OwnedFd>>>>,
     /// Both ends of every connection.
-    open: Mutex<HashMap<u64, [TcpStream; 2]>>,
+    open: Mutex<HashMap<u64, Arc<[TcpStream; 2]>>>,
     datagrams: Mutex<BTreeSet<SocketAddr>>,
     denied: Mutex<BTreeMap<SocketAddr, DeniedConnection>>,
     missed: Mutex<BTreeSet<u16>>,
@@ -209,7 +209,9 @@ impl Drop for Outgoing {
         {
             Some(Ok(()) | Err(_)) | None => {}
         }
-        lock(&self.shared.open).values().for_each(relay::end);
+        lock(&self.shared.open)
+            .values()
+            .for_each(|both| relay::end(both));
     }
 }
 
@@ -361,7 +363,7 @@ impl Shared {
         drop(listener);
         let blocking = server.set_nonblocking(false);
         if let Some(client) = client.filter(|_| blocking.is_ok()) {
-            self.pass_on(&client, &server);
+            self.pass_on(client, server);
         }
     }
 
@@ -393,15 +395,13 @@ impl Shared {
         false
     }
 
-    fn pass_on(&self, client: &TcpStream, server: &TcpStream) {
-        let (Ok(first), Ok(second)) = (client.try_clone(), server.try_clone()) else {
-            return;
-        };
+    fn pass_on(&self, client: TcpStream, server: TcpStream) {
+        let both = Arc::new([client, server]);
         let number = self.next.fetch_add(1, Ordering::SeqCst);
-        lock(&self.open).insert(number, [first, second]);
+        lock(&self.open).insert(number, Arc::clone(&both));
         // The end of all may have passed it by.
         if !self.over.load(Ordering::SeqCst) {
-            relay::both_ways(client, server);
+            relay::both_ways(&both[0], &both[1]);
         }
         lock(&self.open).remove(&number);
     }
@@ -424,7 +424,7 @@ impl Shared {
                 };
                 let connect = |to: SocketAddr| TcpStream::connect_timeout(&to, PATIENCE);
                 match connect(to).or_else(|_| connect(other)) {
-                    Ok(server) => shared.pass_on(&client, &server),
+                    Ok(server) => shared.pass_on(client, server),
                     Err(_) => relay::reset(&client),
                 }
                 shared.serving.fetch_sub(1, Ordering::SeqCst);
