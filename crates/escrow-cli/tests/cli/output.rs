@@ -178,8 +178,14 @@ fn what_is_read_on_a_terminal_is_escaped_and_in_a_pipe_is_not() {
         let terminal = Terminal::new(24, 200);
         let mut child = terminal.start(cli.command(line));
         assert!(child.wait().expect("it ends").success());
-        let shown = terminal.text();
+        // Behind all that was written before.
+        let mut command = std::process::Command::new("echo");
+        command.arg("THE END");
+        let mut child = terminal.start(command);
+        assert!(child.wait().expect("it ends").success());
+        let shown = terminal.expect("THE END").replace("THE END", "");
         lacks(&shown, ["\u{9b}", "\u{202e}", "\u{ad}"]);
+        assert!(!shown.trim().is_empty(), "{line}");
         let piped: Option<Value> = serde_json::from_str(&cli.ok(line)).ok();
         if let Some(piped) = piped {
             let again: Value = serde_json::from_str(&shown).expect("the same document");
