@@ -25,6 +25,10 @@ pub(super) fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
             1 => String::new(),
             count => format!(" ({count} times)"),
         };
+        let host = match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host.clone(),
+        };
         ui.say(&format!("denied: {host}:{port}{times}: {reason}"));
     }
 }

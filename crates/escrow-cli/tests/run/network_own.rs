@@ -15,6 +15,9 @@ const OTHER: &str = "10.77.0.2";
 /// The address of the machine under test beside its loopback.
 const OWN: &str = "10.77.0.1";
 
+/// A further one: the kernel sends from the first one to it.
+const SECOND: &str = "10.77.0.3";
+
 /// Echoes by TCP (7000) and UDP (7001), and answers for `echo.test` (53). On 7002 no connection is taken for a while: the kernel
 /// answers none beyond those that fill the queue.
 const HOST: &str = r#"
@@ -141,7 +144,7 @@ fn machine(world: &World) -> Option<Machine> {
             "while [ $(readlink /proc/self/ns/net) = $(readlink /proc/{pid}/ns/net) ]; do sleep 0.01; done
             ip link set lo up
             ip link add cable type veth peer name cable netns {pid}
-            ip addr add {OWN}/24 dev cable; ip link set cable up
+            ip addr add {OWN}/24 dev cable; ip addr add {SECOND}/24 dev cable; ip link set cable up
             nsenter -t {pid} -n sh -c 'ip link set lo up; ip addr add {OTHER}/24 dev cable; ip link set cable up'
             ip route add default via {OTHER}"
         ),
@@ -202,6 +205,7 @@ fn d44_other_hosts_are_reached_and_nothing_of_this_machine() {
     let (port, count) = counting();
     let lo = format!("tcp:127.0.0.1:{port}");
     let own = format!("tcp:{OWN}:{port}");
+    let second = format!("tcp:{SECOND}:{port}");
     let all = [
         "tcp:10.77.0.2:7000",
         "tcp:echo.test:7000",
@@ -216,6 +220,7 @@ fn d44_other_hosts_are_reached_and_nothing_of_this_machine() {
         "tcp:::ffff:10.77.0.2:7000",
         &lo,
         &own,
+        &second,
     ];
     let (said, report) = met(&cli, "", &all);
     let expected = [
@@ -233,6 +238,7 @@ fn d44_other_hosts_are_reached_and_nothing_of_this_machine() {
         "tcp:::ffff:10.77.0.2:7000 hello".to_owned(),
         format!("{lo} ECONNREFUSED"),
         format!("{own} ENETUNREACH"),
+        format!("{second} ENETUNREACH"),
     ];
     assert_eq!(said, expected, "{report}");
     assert_eq!(count.load(std::sync::atomic::Ordering::SeqCst), 0);
@@ -380,6 +386,82 @@ fn two_plans_serve_the_same_port_and_publish_it() {
     let useless = cli.fails(inside(&line, "true"), 125);
     assert!(useless.contains("has the network of this machine"));
     cli.expect("run --new --publish 0 -- true", 2);
+}
+
+/// Connects its standard input, which is a socket, to another address.
+const ANEW: &str = r#"
+import ctypes, os, socket, struct, sys
+libc = ctypes.CDLL(None)
+def packed(family, host, port):
+    return struct.pack("=HH4s8x", family, socket.htons(port), socket.inet_aton(host))
+libc.connect(0, packed(socket.AF_UNSPEC, "0.0.0.0", 0), 16)
+done = libc.connect(0, packed(socket.AF_INET, "127.0.0.1", int(sys.argv[1])), 16)
+print("reached" if done == 0 else "refused")
+"#;
+
+// attack D46
+#[test]
+fn d46_a_socket_on_a_standard_stream_leads_nowhere_else() {
+    as_user_too();
+    let (_world, cli) = world();
+    let (port, count) = counting();
+    for network in ["own", "none"] {
+        let before = count.load(std::sync::atomic::Ordering::SeqCst);
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let mut line = words(&format!(
+            "run --new --network {network} -- /usr/bin/python3 -c"
+        ));
+        line.extend([ANEW, &port.to_string()].map(OsString::from));
+        let mut command = cli.command(line);
+        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(stream)));
+        let output = command.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(
+            said,
+            "refused\n",
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(count.load(std::sync::atomic::Ordering::SeqCst), before + 1);
+    }
+}
+
+// What one command of a plan opened for all ended with it: names, and services of this machine.
+#[test]
+fn the_end_of_one_command_takes_nothing_from_another() {
+    let (world, cli) = world();
+    let _machine = machine(&world);
+    as_user_too();
+    let (port, _) = counting();
+    let network = format!("own,allow:localhost:{port}");
+    cli.ok("plan create try --resource .");
+    let first =
+        Running::ready(cli.command(inside(&format!("run --plan try --network {network}"), WAIT)));
+    let script = format!("{CLIENT}\nprint(sys.stdin.readline())\n");
+    let script = format!("{script}exec({CLIENT:?})");
+    let mut line = words(&format!(
+        "run --plan try --network {network} -- /usr/bin/python3 -c"
+    ));
+    let (lo, far) = (format!("tcp:localhost:{port}"), "udp:echo.test:7001");
+    line.extend([script.as_str(), &lo, far].map(OsString::from));
+    let mut command = cli.command(line);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut second = command.spawn().expect("it starts");
+    let mut said = BufReader::new(second.stdout.take().expect("a pipe"));
+    let mut next = || {
+        let mut line = String::new();
+        said.read_line(&mut line).expect("it says it");
+        line
+    };
+    let expected = [format!("{lo} machi\n"), format!("{far} hello\n")];
+    assert_eq!([next(), next()], expected);
+    assert_eq!(first.finish().status, 0);
+    let mut stdin = second.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut stdin, b"go\n").expect("it reads");
+    assert_eq!(next(), "go\n");
+    assert_eq!(next(), "\n");
+    assert_eq!([next(), next()], expected);
+    assert!(second.wait().expect("it ends").success());
 }
 
 // Where a network of its own cannot be had, a run goes on with this machine's, and says so; unless it was asked for.

@@ -16,13 +16,15 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::net::sockopt::{set_socket_reuseaddr, socket_type};
+use rustix::net::sockopt::{
+    set_socket_reuseaddr, set_socket_reuseport, socket_acceptconn, socket_type,
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use super::notify::{HeldCall, HeldCalls};
 use super::supervise::Channel;
-use super::{filter, listening};
+use super::{filter, listening, own_network};
 
 /// How long a connection waits for another one to the same address and port to be taken.
 const QUEUE: Duration = Duration::from_secs(6);
@@ -119,6 +121,9 @@ impl<'a> Connects<'a> {
         let Some((to, udp)) = destination(processes, &call) else {
             return Err(call);
         };
+        if own_network::is_plans(to.ip()) {
+            return Err(call);
+        }
         if to.ip().is_loopback() || to.ip().is_unspecified() {
             if !udp {
                 self.note_loopback(processes, &call, to.port());
@@ -225,9 +230,7 @@ impl<'a> Connects<'a> {
         number: u64,
         to: SocketAddr,
     ) {
-        let opened = socket(to, SocketType::DGRAM)
-            .and_then(|socket| rustix::net::bind(&socket, &to).map(|()| socket));
-        // Another command of the plan may have one there, which serves this one as well.
+        let opened = shared_socket(to, true);
         self.hand_over(number, opened.as_ref().ok().map(AsFd::as_fd));
         self.go_on(listener, held, number);
     }
@@ -272,8 +275,16 @@ fn destination(processes: &OwnedFd, call: &HeldCall) -> Option<(SocketAddr, bool
     let length = length.min(bytes.len());
     let read = call.bytes_at(address, &mut bytes[..length])?;
     let to = socket_address(&bytes[..read])?;
-    let kind = call.descriptor(processes, descriptor).and_then(socket_type);
-    Some((to, kind == Ok(SocketType::DGRAM)))
+    let socket = call.descriptor(processes, descriptor);
+    let udp = socket.as_ref().map(socket_type) == Ok(Ok(SocketType::DGRAM));
+    // The kernel refuses these by itself.
+    let is_done = |socket: &OwnedFd| {
+        rustix::net::getpeername(socket).is_ok() || socket_acceptconn(socket) == Ok(true)
+    };
+    if !udp && socket.as_ref().is_ok_and(is_done) {
+        return None;
+    }
+    Some((to, udp))
 }
 
 /// Reads an address as programs hand it to the kernel. An IPv4 address mapped into IPv6 comes out as IPv4.
@@ -316,6 +327,27 @@ fn socket(to: SocketAddr, kind: SocketType) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
 }
 
+/// A socket at this address, of which other commands of the plan may have one too: the kernel takes one that is there.
+pub(super) fn shared_socket(to: SocketAddr, udp: bool) -> Result<OwnedFd, Errno> {
+    let opened = socket(
+        to,
+        if udp {
+            SocketType::DGRAM
+        } else {
+            SocketType::STREAM
+        },
+    )?;
+    set_socket_reuseport(&opened, true)?;
+    if !udp {
+        set_socket_reuseaddr(&opened, true)?;
+    }
+    rustix::net::bind(&opened, &to)?;
+    if !udp {
+        rustix::net::listen(&opened, 128)?;
+    }
+    Ok(opened)
+}
+
 /// A socket that takes one connection to this address. One that is late is full from the start, with a connection of ours that is
 /// returned too: the kernel answers no other one until that is taken.
 fn listen(to: SocketAddr, late: bool) -> Result<(OwnedFd, Option<OwnedFd>), Errno> {
@@ -326,8 +358,12 @@ fn listen(to: SocketAddr, late: bool) -> Result<(OwnedFd, Option<OwnedFd>), Errn
     let first = match late {
         true => {
             let first = socket(to, SocketType::STREAM)?;
-            rustix::net::connect(&first, &to)?;
-            Some(first)
+            rustix::io::ioctl_fionbio(&first, true)?;
+            match rustix::net::connect(&first, &to) {
+                // Other connections may have the place: then they hold it.
+                Ok(()) | Err(Errno::INPROGRESS) => Some(first),
+                Err(errno) => return Err(errno),
+            }
         }
         false => None,
     };

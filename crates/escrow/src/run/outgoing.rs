@@ -25,10 +25,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::connects::{FromInside, ToInside};
+use super::connects::{self, FromInside, ToInside};
 use super::launcher::StepResult;
 use super::supervise::{Channel, at};
-use super::{Event, limits, listening, relay};
+use super::{Event, limits, listening, own_network, relay};
 use crate::model::network::{DeniedConnection, Network, why_guarded};
 
 /// How long a call waits for the server before it goes on without an answer.
@@ -86,6 +86,8 @@ struct Shared {
     /// Both ends of every connection.
     open: Mutex<HashMap<u64, Arc<[TcpStream; 2]>>>,
     datagrams: Mutex<BTreeSet<SocketAddr>>,
+    /// Servers that have not answered for a while, each with a listener that answers as soon as they do.
+    late: Mutex<BTreeSet<SocketAddr>>,
     denied: Mutex<BTreeMap<SocketAddr, DeniedConnection>>,
     missed: Mutex<BTreeSet<u16>>,
 }
@@ -131,15 +133,11 @@ pub(super) fn relays(network: &Network) -> Vec<(SocketAddr, bool)> {
     ports.into_iter().flat_map(both).chain(near).collect()
 }
 
-/// Opens sockets for these on the plan's loopback, and hands them to the supervisor. What is in use there, by a server inside or for
-/// another command, stays as it is.
+/// Opens sockets for these on the plan's loopback, and hands them to the supervisor. Where a server inside has the port, the port stays
+/// the server's.
 pub(super) fn offer(relays: &[(SocketAddr, bool)], channel: &Channel) -> StepResult<()> {
     for (to, udp) in relays {
-        let socket: Option<OwnedFd> = match udp {
-            true => UdpSocket::bind(to).ok().map(OwnedFd::from),
-            false => TcpListener::bind(to).ok().map(OwnedFd::from),
-        };
-        if let Some(socket) = socket {
+        if let Ok(socket) = connects::shared_socket(*to, *udp) {
             let sent = channel.send_with(&Event::Relay(*to, *udp), socket.as_fd());
             sent.map_err(at("send to the supervisor"))?;
         }
@@ -169,9 +167,11 @@ impl Outgoing {
     pub(crate) fn relay(&self, socket: OwnedFd, to: SocketAddr, udp: bool) {
         let shared = Arc::clone(&self.shared);
         match udp {
-            true => spawn(move || relay::datagrams(&UdpSocket::from(socket), to, &shared.over)),
+            true => spawn(move || {
+                relay::datagrams(&UdpSocket::from(socket), to, &shared.over, || false);
+            }),
             false => spawn(move || shared.accept_for(&TcpListener::from(socket), to)),
-        }
+        };
     }
 
     /// Returns the denied addresses, and the ports looked for on the loopback where a process of this machine listens.
@@ -215,11 +215,9 @@ impl Drop for Outgoing {
     }
 }
 
-fn spawn(work: impl FnOnce() + Send + 'static) {
-    // Where there are too many threads, nothing is served.
-    match Builder::new().spawn(work) {
-        Ok(_) | Err(_) => {}
-    }
+/// Does it in a thread of its own. Returns `false` where there are too many.
+fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
+    Builder::new().spawn(work).is_ok()
 }
 
 impl Shared {
@@ -237,6 +235,7 @@ impl Shared {
             opened: Mutex::default(),
             open: Mutex::default(),
             datagrams: Mutex::default(),
+            late: Mutex::default(),
             denied: Mutex::default(),
             missed: Mutex::default(),
         }
@@ -285,7 +284,7 @@ impl Shared {
         let expected = self.expect(call);
         self.serving.fetch_add(1, Ordering::SeqCst);
         let shared = Arc::clone(self);
-        spawn(move || {
+        let begun = spawn(move || {
             match udp {
                 true => shared.datagrams(call, to, &expected),
                 false => shared.stream(call, to, &expected),
@@ -293,6 +292,10 @@ impl Shared {
             lock(&shared.opened).remove(&call);
             shared.serving.fetch_sub(1, Ordering::SeqCst);
         });
+        if !begun {
+            self.serving.fetch_sub(1, Ordering::SeqCst);
+            self.fail(call, Errno::AGAIN);
+        }
     }
 
     /// Waits for the socket of a call.
@@ -320,15 +323,22 @@ impl Shared {
         if let Some(why) = why_guarded(to.ip()) {
             return Some(format!("{why}: {}", allow()));
         }
-        is_own(to).then(|| format!("it is an address of this machine: {}", allow()))
+        // Where the kernel does not say, nothing is reached.
+        let own = own_network::is_of_this_machine(to.ip()).unwrap_or(true);
+        own.then(|| format!("it is an address of this machine: {}", allow()))
     }
 
     /// Makes the connection of a call, and passes on what goes through it.
-    fn stream(&self, call: u64, to: SocketAddr, expected: &Receiver<Option<OwnedFd>>) {
+    fn stream(self: &Arc<Self>, call: u64, to: SocketAddr, expected: &Receiver<Option<OwnedFd>>) {
         if let Some(why) = self.why_not(to) {
             self.deny(to, why);
             return self.fail(call, Errno::NETUNREACH);
         }
+        // The kernel keeps trying until the server has answered another call.
+        if lock(&self.late).contains(&to) {
+            return self.tell(&ToInside::Go { call });
+        }
+        let begun = Instant::now();
         let server = match begin(to) {
             Ok(server) => server,
             Err(errno) => return self.fail(call, errno),
@@ -337,6 +347,9 @@ impl Shared {
             Some(Err(errno)) => return self.fail(call, errno),
             answered => answered.is_none(),
         };
+        if late && !lock(&self.late).insert(to) {
+            return self.tell(&ToInside::Go { call });
+        }
         let udp = false;
         self.tell(&ToInside::Open {
             call,
@@ -344,26 +357,58 @@ impl Shared {
             udp,
             late,
         });
-        let Ok(Some(listener)) = expected.recv_timeout(OPENED) else {
+        let opened = expected.recv_timeout(OPENED).ok().flatten();
+        let Some(listener) = opened.map(TcpListener::from) else {
+            lock(&self.late).remove(&to);
             return;
         };
-        let listener = TcpListener::from(listener);
         if late {
-            // The end of the listener ends the calls that wait for it.
-            let Some(Ok(())) = self.answered(&server, PATIENCE) else {
-                return;
-            };
-            let Some(first) = self.accept(&listener, OPENED) else {
-                return;
-            };
-            drop(first);
+            self.stream_late(to, (server, begun), &listener);
+            // Those who are told to go on from here on find no listener, or that of another call.
+            lock(&self.late).remove(&to);
+            return;
         }
-        let patience = if late { PATIENCE } else { TAKE };
-        let client = self.accept(&listener, patience);
+        let client = self.accept(&listener, TAKE);
         drop(listener);
-        let blocking = server.set_nonblocking(false);
-        if let Some(client) = client.filter(|_| blocking.is_ok()) {
+        if let Some(client) = client {
             self.pass_on(client, server);
+        }
+    }
+
+    /// Waits for a server that does not answer at once; then takes the connections of all who wait for it. Without an answer the end
+    /// of the listener ends their calls.
+    fn stream_late(
+        self: &Arc<Self>,
+        to: SocketAddr,
+        (server, begun): (TcpStream, Instant),
+        listener: &TcpListener,
+    ) {
+        let Some(Ok(())) = self.answered(&server, PATIENCE) else {
+            return;
+        };
+        // It held the place in the queue.
+        let Some(first) = self.accept(listener, OPENED) else {
+            return;
+        };
+        drop(first);
+        // The pauses between the kernel's tries double.
+        let until = Instant::now() + begun.elapsed() * 2 + TAKE;
+        let mut server = Some(server);
+        while let Some(client) =
+            self.accept(listener, until.saturating_duration_since(Instant::now()))
+        {
+            let (shared, server) = (Arc::clone(self), server.take());
+            self.serving.fetch_add(1, Ordering::SeqCst);
+            let begun = spawn(move || {
+                match server.map_or_else(|| TcpStream::connect_timeout(&to, PATIENCE), Ok) {
+                    Ok(server) => shared.pass_on(client, server),
+                    Err(_) => relay::reset(&client),
+                }
+                shared.serving.fetch_sub(1, Ordering::SeqCst);
+            });
+            if !begun {
+                self.serving.fetch_sub(1, Ordering::SeqCst);
+            }
         }
     }
 
@@ -396,6 +441,9 @@ impl Shared {
     }
 
     fn pass_on(&self, client: TcpStream, server: TcpStream) {
+        if server.set_nonblocking(false).is_err() {
+            return;
+        }
         let both = Arc::new([client, server]);
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         lock(&self.open).insert(number, Arc::clone(&both));
@@ -463,7 +511,9 @@ impl Shared {
             late,
         });
         if let Ok(Some(socket)) = expected.recv_timeout(OPENED) {
-            relay::datagrams(&UdpSocket::from(socket), to, &self.over);
+            // A program that is idle may go on at any time, so a way is given up only for others.
+            let crowded = || to.port() != NAMES && lock(&self.datagrams).len() > DATAGRAMS / 2;
+            relay::datagrams(&UdpSocket::from(socket), to, &self.over, crowded);
         }
         lock(&self.datagrams).remove(&to);
     }
@@ -506,12 +556,6 @@ pub(super) fn outside_of(to: SocketAddr) -> std::io::Result<UdpSocket> {
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(to)?;
     Ok(socket)
-}
-
-/// Whether an address is this machine's: the kernel then sends from that very address. Nothing is sent.
-fn is_own(to: SocketAddr) -> bool {
-    let own = outside_of(to).and_then(|socket| socket.local_addr());
-    own.is_ok_and(|own| own.ip() == to.ip())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! ```text
 //! plan's namespace                    gateway's namespace                      this machine
 //! lo    127.0.0.1, ::1                lo    every address is local here        supervisor
-//! eth0  192.0.2.2 ── default route ── eth0  192.0.2.1                            connects outside, passes bytes on
+//! eth0  198.51.100.254 ─ default route ─ eth0  198.51.100.253                  connects outside, passes bytes on
 //!                                     listeners, one for each permitted connection ──┘
 //! ```
 //!
@@ -15,6 +15,7 @@
 //! Guarantees: nothing of this machine's network can be reached but through such a listener. Both namespaces and all their
 //! devices end with their last process.
 
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -27,8 +28,11 @@ use rustix::thread::{UnshareFlags, move_into_link_name_space};
 use super::supervise::Channel;
 use super::{limits, notify, sys};
 
-/// Addresses of documentation, which no real network has: of the gateway, and of the plan.
-const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+/// Addresses for documentation, which hardly any real network has: of the gateway, and of the plan.
+const V4: [Ipv4Addr; 2] = [
+    Ipv4Addr::new(198, 51, 100, 253),
+    Ipv4Addr::new(198, 51, 100, 254),
+];
 
 /// The same of IPv6. A local prefix, so that programs prefer IPv4 where a name has both.
 const V6: [Ipv6Addr; 2] = [
@@ -56,6 +60,8 @@ pub(super) fn make_gateway() -> Result<Gateway, Errno> {
     sys::unshare(UnshareFlags::NEWNET)?;
     sys::raise_loopback()?;
     permit_low_ports()?;
+    // A route alone lets no process listen at any address of IPv6.
+    let v6 = v6 && write(c"/proc/sys/net/ipv6/ip_nonlocal_bind", b"1").is_ok();
     let kernel = Kernel::open()?;
     let lo = kernel.index(b"lo\0")?;
     kernel.ask(route(
@@ -156,9 +162,35 @@ pub(super) fn current() -> Result<OwnedFd, Errno> {
 
 /// Ports below 1024 are the plan's like any other: only this namespace has them.
 fn permit_low_ports() -> Result<(), Errno> {
-    let setting = c"/proc/sys/net/ipv4/ip_unprivileged_port_start";
+    write(c"/proc/sys/net/ipv4/ip_unprivileged_port_start", b"0")
+}
+
+fn write(setting: &CStr, value: &[u8]) -> Result<(), Errno> {
     let file = fs::open(setting, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(&file, b"0").map(drop)
+    rustix::io::write(&file, value).map(drop)
+}
+
+/// Whether an address is the plan's own.
+pub(super) fn is_plans(address: IpAddr) -> bool {
+    address == IpAddr::V4(V4[1]) || address == IpAddr::V6(V6[1])
+}
+
+/// Whether an address is one of the machine that this process is on, or of many machines at once: the kernel says where it would
+/// send. An address that nothing leads to is not.
+pub(super) fn is_of_this_machine(to: IpAddr) -> Result<bool, Errno> {
+    const KIND: usize = 16 + 7;
+    let kernel = Kernel::open()?;
+    let prefix = match to {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    };
+    let body = [family(to), prefix, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let asked = Message::new(libc::RTM_GETROUTE, false, &body).with(libc::RTA_DST, &octets(to));
+    match kernel.exchange(asked) {
+        Ok(answer) => Ok(answer.get(KIND) != Some(&libc::RTN_UNICAST)),
+        Err(Errno::NETUNREACH | Errno::HOSTUNREACH) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Whether packets to IPv6 addresses can leave this machine. Nothing is sent.
@@ -301,15 +333,25 @@ impl Kernel {
 
     /// Has the kernel do what a message says.
     fn ask(&self, message: Message) -> Result<(), Errno> {
+        self.exchange(message).map(drop)
+    }
+
+    /// Sends a message, and returns the answer.
+    fn exchange(&self, message: Message) -> Result<Vec<u8>, Errno> {
         let Message(mut bytes) = message;
         let length = bytes.len() as u32;
         bytes[..4].copy_from_slice(&length.to_ne_bytes());
         rustix::net::send(&self.0, &bytes, SendFlags::empty())?;
         let mut answer = [0; 4096];
         let (length, _) = rustix::net::recv(&self.0, &mut answer, rustix::net::RecvFlags::empty())?;
-        let word = answer[..length].get(16..20).ok_or(Errno::BADMSG)?;
+        let answer = &answer[..length];
+        let kind = answer.get(4..6).ok_or(Errno::BADMSG)?;
+        if kind != (libc::NLMSG_ERROR as u16).to_ne_bytes() {
+            return Ok(answer.to_vec());
+        }
+        let word = answer.get(16..20).ok_or(Errno::BADMSG)?;
         match i32::from_ne_bytes(word.try_into().expect("these are four bytes")) {
-            0 => Ok(()),
+            0 => Ok(Vec::new()),
             error => Err(Errno::from_raw_os_error(-error)),
         }
     }

@@ -14,11 +14,14 @@ use super::outgoing::outside_of;
 /// How much is passed on at once.
 const BUFFER: usize = 64 * 1024;
 
-/// How long an exchange of datagrams may pause.
+/// How long an exchange of datagrams may pause before its socket outside is given up; the next datagram opens another one.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// How many processes may exchange datagrams with one address.
-const PEERS: usize = 64;
+/// The same for questions to name servers, of which each has a socket of its own.
+const IDLE_NAMES: Duration = Duration::from_secs(15);
+
+/// How many sockets inside may exchange datagrams with one address.
+const PEERS: usize = 256;
 
 /// Passes on what both sides say, until both have said all.
 pub(super) fn both_ways(client: &TcpStream, server: &TcpStream) {
@@ -72,15 +75,22 @@ pub(super) fn end(both: &[impl std::borrow::Borrow<TcpStream>; 2]) {
     }
 }
 
-/// Passes datagrams on between whoever sends to a socket and an address; ends when nothing was passed on for a while.
-pub(super) fn datagrams(inside: &UdpSocket, to: SocketAddr, over: &AtomicBool) {
+/// Passes datagrams on between the sockets that send to one and an address. Ends with the command, or when nothing was passed on for
+/// a while and `may_end` says so.
+pub(super) fn datagrams(
+    inside: &UdpSocket,
+    to: SocketAddr,
+    over: &AtomicBool,
+    may_end: impl Fn() -> bool,
+) {
+    let idle = if to.port() == 53 { IDLE_NAMES } else { IDLE };
     let mut peers: HashMap<SocketAddr, (UdpSocket, Instant)> = HashMap::new();
     let (mut buffer, mut last) = (vec![0; BUFFER], Instant::now());
     if inside.set_nonblocking(true).is_err() {
         return;
     }
     let pause = Timespec::try_from(Duration::from_millis(500)).ok();
-    while !over.load(Ordering::SeqCst) && last.elapsed() < IDLE {
+    while !over.load(Ordering::SeqCst) && (last.elapsed() < IDLE || !may_end()) {
         let mut ready = vec![PollFd::new(inside, PollFlags::IN)];
         let sockets = peers.values().map(|(socket, _)| socket);
         ready.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
@@ -120,6 +130,6 @@ pub(super) fn datagrams(inside: &UdpSocket, to: SocketAddr, over: &AtomicBool) {
                 passed(inside.send_to(&buffer[..length], from));
             }
         }
-        peers.retain(|_, (_, used)| used.elapsed() < IDLE);
+        peers.retain(|_, (_, used)| used.elapsed() < idle);
     }
 }

@@ -1,10 +1,10 @@
 //! The standard streams of a command. What stands for a file is given to it as a pipe, and copied by this process.
 //!
 //! Through a descriptor of a file a command could open the file again, for reading or for writing, cut it, and change its mode.
-//! Terminals, sockets and pipes that have no name are passed as they are; of the null device the namespace has one of its own.
+//! Terminals, connected local sockets and pipes that have no name are passed as they are; of the null device the namespace has one of its own.
 //! When the command has ended, everything that it wrote is in the file before the run is over.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
@@ -42,11 +42,20 @@ pub(super) fn is_null(stat: &Stat) -> bool {
 fn is_more_than_a_stream(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let stat = fstat(fd)?;
     Ok(match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Socket => false,
+        FileType::Socket => !is_connected_pair(fd),
         FileType::Fifo => i128::from(fstatfs(fd)?.f_type) != i128::from(PIPES),
         FileType::CharacterDevice => !is_null(&stat) && !rustix::termios::isatty(fd),
         _ => true,
     })
+}
+
+/// Whether a socket is one end of a local connection. Another one belongs to the network of this machine: a command could
+/// connect it anew.
+fn is_connected_pair(fd: BorrowedFd<'_>) -> bool {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    let local = sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX);
+    let stream = sockopt::socket_type(fd) == Ok(SocketType::STREAM);
+    local && stream && rustix::net::getpeername(fd).is_ok()
 }
 
 /// Copies of what a command writes, under way.
@@ -199,9 +208,18 @@ fn shield_input(program: &mut Command) -> io::Result<()> {
     let (read, mut write) = io::pipe()?;
     program.stdin(read);
     let mut input = std::fs::File::from(input);
-    std::thread::spawn(move || match io::copy(&mut input, &mut write) {
-        // A program that does not read to the end needs no more.
-        Ok(_) | Err(_) => {}
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; CHUNK];
+        // Not spliced: the kernel would hold the pipe while it waits for a socket, and with it whoever closes the pipe.
+        loop {
+            match input.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(length) if write.write_all(&buffer[..length]).is_ok() => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A program that does not read to the end needs no more.
+                Ok(_) | Err(_) => return,
+            }
+        }
     });
     Ok(())
 }
