@@ -203,16 +203,21 @@ fn lay(dir: &Dir, name: &[u8]) -> Result<()> {
 /// Removes such a directory, file by file: the room of a subvolume that is deleted as a whole would come back later.
 fn release(dir: &Dir, name: &[u8]) -> Result<()> {
     let there = dir.stat(name)?;
+    let on_btrfs = there.is_some() && btrfs::is_btrfs(dir);
     if there.as_ref().is_some_and(Meta::is_dir) {
         let room = dir.subdir(name)?;
         for file in room.names()? {
             remove::remove(&room, &file)?;
         }
+        if on_btrfs {
+            // There the room can be used only after that, also to remove the subvolume.
+            dir.sync_file_system()?;
+        }
     }
-    remove::remove(dir, name)?;
-    match there.is_some() && btrfs::is_btrfs(dir) {
-        // There the room can be used only after that.
-        true => dir.sync_file_system(),
-        false => Ok(()),
+    match remove::remove(dir, name) {
+        // Empty, it takes no room, and stands for the next time.
+        Err(error) if on_btrfs && error.wants_room() => Ok(()),
+        Ok(()) if on_btrfs => dir.sync_file_system(),
+        done => done,
     }
 }
