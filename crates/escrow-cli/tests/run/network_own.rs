@@ -63,7 +63,20 @@ def names():
                 answer += b"\xc0\x0c\0\1\0\1\0\0\0\1\0\4" + socket.inet_aton("10.77.0.2")
             sock.sendto(answer, peer)
     serve(work)
-tcp(7000); tcp(7002, 1.2); udp(); names()
+def wakes():
+    listener = socket.create_server(("10.77.0.2", 7004), backlog=0)
+    def work():
+        while True:
+            fill = socket.create_connection(("10.77.0.2", 7004))
+            time.sleep(4)
+            listener.listen(64)
+            listener.accept()
+            for _ in range(12):
+                stream, _ = listener.accept()
+                serve(lambda stream=stream: echo(stream))
+            listener.listen(0)
+    serve(work)
+tcp(7000); tcp(7002, 1.2); wakes(); udp(); names()
 print("ready", flush=True)
 while True: time.sleep(1000)
 "#;
@@ -266,6 +279,31 @@ fn d44_other_hosts_are_reached_and_nothing_of_this_machine() {
     // The control: with the machine's network there is no wall.
     let (said, _) = met(&cli, "host", &[&lo]);
     assert_eq!(said, [hello(&lo)]);
+}
+
+/// Connects many times at once to a server that answers late; says how many got an answer.
+const MANY: &str = r#"
+import socket, threading
+done = []
+def one():
+    with socket.create_connection(("10.77.0.2", 7004), timeout=60) as sock:
+        sock.sendall(b"hello")
+        done.append(sock.recv(5))
+all = [threading.Thread(target=one) for _ in range(12)]
+for one in all: one.start()
+for one in all: one.join()
+print(done.count(b"hello"))
+"#;
+
+// Each that came second was refused, although the server was there.
+#[test]
+fn many_connections_wait_for_a_late_server_together() {
+    let (world, cli) = world();
+    let _machine = machine(&world);
+    as_user_too();
+    let mut line = words("run --new -- /usr/bin/python3 -c");
+    line.push(MANY.into());
+    assert_eq!(cli.ok(line), "12\n");
 }
 
 /// Connects to the first address, while another thread changes it to the second one in memory, and the descriptor.

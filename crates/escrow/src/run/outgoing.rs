@@ -335,8 +335,11 @@ impl Shared {
             return self.fail(call, Errno::NETUNREACH);
         }
         // The kernel keeps trying until the server has answered another call.
-        if lock(&self.late).contains(&to) {
-            return self.tell(&ToInside::Go { call });
+        {
+            let waits = lock(&self.late);
+            if waits.contains(&to) {
+                return self.tell(&ToInside::Go { call });
+            }
         }
         let begun = Instant::now();
         let server = match begin(to) {
@@ -347,16 +350,20 @@ impl Shared {
             Some(Err(errno)) => return self.fail(call, errno),
             answered => answered.is_none(),
         };
-        if late && !lock(&self.late).insert(to) {
-            return self.tell(&ToInside::Go { call });
+        {
+            // Told while this is held: a call that finds the server here goes on to a listener that those inside open before.
+            let mut waits = lock(&self.late);
+            if late && !waits.insert(to) {
+                return self.tell(&ToInside::Go { call });
+            }
+            let udp = false;
+            self.tell(&ToInside::Open {
+                call,
+                to,
+                udp,
+                late,
+            });
         }
-        let udp = false;
-        self.tell(&ToInside::Open {
-            call,
-            to,
-            udp,
-            late,
-        });
         let opened = expected.recv_timeout(OPENED).ok().flatten();
         let Some(listener) = opened.map(TcpListener::from) else {
             lock(&self.late).remove(&to);
@@ -391,6 +398,10 @@ impl Shared {
             return;
         };
         drop(first);
+        // All who wait may come at once.
+        if rustix::net::listen(listener, 128).is_err() {
+            return;
+        }
         // The pauses between the kernel's tries double.
         let until = Instant::now() + begun.elapsed() * 2 + TAKE;
         let mut server = Some(server);
