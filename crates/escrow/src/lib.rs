@@ -28,6 +28,7 @@
 //! No part of the engine prints or ends the process, and only [`Builder`] reads the environment, for what its caller
 //! leaves out. `docs/architecture.md` shows the rooms.
 
+pub mod agents;
 pub mod commit;
 pub mod config;
 pub mod diff;

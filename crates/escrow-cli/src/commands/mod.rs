@@ -1,6 +1,7 @@
 //! The command line grammar. One command, one file; the doc comments are the help.
 
 mod access;
+mod agent;
 mod agent_socket;
 mod answer;
 mod checkpoint;
@@ -145,6 +146,7 @@ enum Command {
     Status(status::StatusArgs),
     Log(log::LogArgs),
     Access(access::AccessArgs),
+    Agent(agent::AgentArgs),
     Doctor(doctor::DoctorArgs),
     Strategy(strategy::StrategyArgs),
     Resource(resource::ResourceArgs),
@@ -283,6 +285,7 @@ fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failur
         Command::Status(args) => args.run(context, ui),
         Command::Log(args) => args.run(context, ui),
         Command::Access(args) => args.run(context, ui),
+        Command::Agent(args) => args.run(context, ui),
         Command::Doctor(args) => args.run(context, ui),
         Command::Strategy(args) => args.run(context, ui),
         Command::Resource(args) => args.run(context, ui),

@@ -5,12 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use escrow::Plan;
+use escrow::agents::AgentReport;
 use escrow::error::{Error, chain};
-use escrow::manager::{CommitRequest, RunRequest};
-use escrow::model::{CheckpointId, Expected, Limits, Network, units};
-use escrow::run::{Agent, Output, PublishedPort};
+use escrow::manager::{AgentChoice, AgentHomeChoice, CommitRequest, RunRequest};
+use escrow::model::text::escape;
+use escrow::model::{CheckpointId, DiffView, Expected, Limits, Network, units};
+use escrow::run::{Output, PublishedPort};
 use serde_json::{Value, json};
 
 use super::run_ask::{AfterRun, ask, next};
@@ -18,7 +20,7 @@ use super::run_plan::holds_changes;
 use super::{show, summary};
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::{ReportFile, Ui};
+use crate::ui::{ReportFile, Tone, Ui, paint};
 
 /// Run a command inside a plan's sandboxes
 ///
@@ -80,13 +82,17 @@ pub(crate) struct RunOptions {
     /// Make this path, as one in the home directory, part of the new plan too; can be repeated
     #[arg(long, value_name = "PATH", conflicts_with = "plan")]
     pub(super) keep: Vec<PathBuf>,
-    /// Let the command write this path for real; can be repeated
+    /// Let the command write this path for real; can be repeated. Refused for what a shell, git, ssh, the session or a known agent executes
     #[arg(long, value_name = "PATH")]
     writable: Vec<PathBuf>,
+    /// The same also for such a path; can be repeated
+    #[arg(long, value_name = "PATH")]
+    writable_anyway: Vec<PathBuf>,
     /// What the command reaches: `own` (the default), all but this machine; `own,allow:localhost:5432`, that of this machine too; `none`;
-    /// `host`, all that this machine reaches; or `allow:DOMAIN,…` through a proxy, as in allow:example.com,*.example.org,localhost:8080
+    /// `host`, all that this machine reaches; `allow:DOMAIN,…` through a proxy, as in allow:example.com,*.example.org,localhost:8080; or
+    /// `preset`, the hosts of the agent that the command starts
     #[arg(long, value_name = "WHICH")]
-    network: Option<Network>,
+    network: Option<NetworkArg>,
     /// Show this port of the command on this machine's loopback, as in 3000, or as another one, as in 3000:8000; can be repeated
     #[arg(long, value_name = "PORT[:PORT]")]
     publish: Vec<PublishedPort>,
@@ -117,43 +123,55 @@ pub(crate) struct RunOptions {
     /// Let the command see this path although it holds credentials; can be repeated
     #[arg(long, value_name = "PATH")]
     show: Vec<PathBuf>,
-    /// Let the credentials of this agent be usable; the one that the command starts, if left out
-    #[arg(long, value_enum, value_name = "NAME")]
-    agent: Option<AgentArg>,
+    /// Take the preset of this agent (`escrow agent list`), or `none`; that of the one which the command starts, if left out
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// Where the agent's sessions are: `shared`, as in every run; `fresh`, nowhere before and after this plan; or in this directory
+    #[arg(long, value_name = "WHERE", default_value = "shared")]
+    agent_home: AgentHomeArg,
     /// Let the command make user namespaces of its own, as bubblewrap, browsers and container engines do
     #[arg(long)]
     allow_userns: bool,
     /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
-    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network", "publish", "hide", "show", "memory", "pids", "cpu", "disk", "timeout", "allow_userns"])]
+    #[arg(long, conflicts_with_all = ["writable", "writable_anyway", "no_scratch", "scratch", "network", "publish", "hide", "show", "memory", "pids", "cpu", "disk", "timeout", "allow_userns"])]
     unconfined: bool,
     /// Set a variable for the command, or pass yours of this name; can be repeated
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     pub(super) env: Vec<OsString>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum AgentArg {
-    /// Claude Code
-    Claude,
-    /// Codex
-    Codex,
-    /// Aider
-    Aider,
-    /// The Gemini CLI
-    Gemini,
-    /// None, whatever the command starts
-    None,
+/// A network as it is typed.
+#[derive(Debug, Clone)]
+enum NetworkArg {
+    These(Network),
+    Preset,
 }
 
-impl AgentArg {
-    fn agent(self) -> Option<Agent> {
-        match self {
-            Self::Claude => Some(Agent::Claude),
-            Self::Codex => Some(Agent::Codex),
-            Self::Aider => Some(Agent::Aider),
-            Self::Gemini => Some(Agent::Gemini),
-            Self::None => None,
+impl std::str::FromStr for NetworkArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "preset" => Ok(Self::Preset),
+            text => text.parse().map(Self::These),
         }
+    }
+}
+
+/// The home of an agent as it is typed.
+#[derive(Debug, Clone)]
+struct AgentHomeArg(AgentHomeChoice);
+
+impl std::str::FromStr for AgentHomeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Self(match text {
+            "shared" => AgentHomeChoice::Shared,
+            "fresh" => AgentHomeChoice::Fresh,
+            "" => return Err("`shared`, `fresh` or a directory is expected".to_owned()),
+            dir => AgentHomeChoice::Dir(context::absolute(OsStr::new(dir))),
+        }))
     }
 }
 
@@ -242,13 +260,14 @@ impl RunOptions {
             // Without a document it was said when the command began.
             ui.notice(how);
         }
-        let (status, denied, not_passed, hidden, before) = match ended {
+        let (status, denied, not_passed, hidden, before, agents) = match ended {
             Ok(ended) => (
                 ended.exit.status(),
                 ended.denied,
                 ended.not_passed,
                 ended.hidden,
                 ended.before,
+                ended.agents,
             ),
             Err(error) => {
                 session.keep_or_drop();
@@ -274,10 +293,15 @@ impl RunOptions {
             "denied": denied,
             "not_passed": not_passed,
             "hidden": hidden,
+            "agents": agents.iter().map(|one| summary::agent(one, context)).collect::<Vec<_>>(),
         });
         summary::show_denied(&denied, ui);
         summary::show_hidden(&hidden, context, ui);
-        let done = session.end(status, before, &mut answer);
+        if !not_passed.is_empty() {
+            ui.verbose(&format!("not passed: {}", not_passed.join(", ")));
+        }
+        show_agents(&agents, context, ui);
+        let done = session.end(status, before, &agents, &mut answer);
         if ui.is_json() || self.report.is_some() {
             answer["conflicts"] = summary::conflicts(context, &plan);
             let asked = match summary::denied_questions(context, &plan, began) {
@@ -312,11 +336,21 @@ impl RunOptions {
                 (scratch, _) => Some(scratch),
             },
             writable: self.writable.clone(),
-            network: self.network.clone(),
+            writable_anyway: self.writable_anyway.clone(),
+            network: match &self.network {
+                Some(NetworkArg::These(network)) => Some(network.clone()),
+                Some(NetworkArg::Preset) | None => None,
+            },
+            preset_network: matches!(self.network, Some(NetworkArg::Preset)),
             publish: self.publish.clone(),
             hide: absolute(&self.hide),
             show: absolute(&self.show),
-            agent: self.agent.map(AgentArg::agent),
+            agent: match self.agent.as_deref() {
+                None => AgentChoice::Recognized,
+                Some("none") => AgentChoice::None,
+                Some(name) => AgentChoice::Named(name.to_owned()),
+            },
+            agent_home: self.agent_home.0.clone(),
             limits: Limits {
                 memory: self.memory,
                 pids: self.pids,
@@ -358,6 +392,16 @@ impl RunOptions {
     }
 }
 
+/// Says what came of the agents that ran.
+fn show_agents(agents: &[AgentReport], context: &Context, ui: &Ui) {
+    agents
+        .iter()
+        .for_each(|one| summary::show_agent(one, context, ui));
+}
+
+/// How many files of the home directory are named that would run later.
+const PLANTED: usize = 5;
+
 /// A command of a plan.
 struct RunSession<'a> {
     options: &'a RunOptions,
@@ -396,6 +440,7 @@ impl RunSession<'_> {
         &self,
         status: i32,
         before: Option<CheckpointId>,
+        agents: &[AgentReport],
         answer: &mut Value,
     ) -> Result<i32, Failure> {
         let (context, ui, plan) = (self.context, self.ui, self.plan);
@@ -435,7 +480,7 @@ impl RunSession<'_> {
             // Where the plan goes with this command, or may, nothing can be asked of it later.
             let ends = asks || options.rollback || (options.commit && status == 0);
             let stays = !ends && (changed == Some(true) || !self.made);
-            answer["scratch"] = self.show_scratch(stays)?;
+            answer["scratch"] = self.show_scratch(stays, agents)?;
         }
         let choice = match (options.rollback, options.commit && status == 0) {
             (true, _) => AfterRun::Discard,
@@ -493,8 +538,26 @@ impl RunSession<'_> {
         Ok(status)
     }
 
+    /// Names what was written into the home directory and would run there without being asked.
+    fn show_planted(&self, written: &DiffView, agents: &[AgentReport]) {
+        let planted = self.context.manager.runs_later_at_home(written, agents);
+        for one in planted.iter().take(PLANTED) {
+            let path = escape(one.path.as_bytes());
+            self.ui.say(&format!(
+                "{} ~/{path} is kept out: {}",
+                paint(Tone::Careful, "  attention"),
+                one.why
+            ));
+        }
+        if let Some(more @ 1..) = planted.len().checked_sub(PLANTED) {
+            self.ui.say(&format!(
+                "  attention {more} more files that would run later are kept out"
+            ));
+        }
+    }
+
     /// Names what was written beside the sandboxes; how to see it where the plan stays open.
-    fn show_scratch(&self, stays: bool) -> Result<Value, Failure> {
+    fn show_scratch(&self, stays: bool, agents: &[AgentReport]) -> Result<Value, Failure> {
         let options = self.options;
         let Some(home) =
             context::user_home().filter(|_| !options.no_scratch && !options.unconfined)
@@ -525,6 +588,7 @@ impl RunSession<'_> {
             for line in show::largest(&written) {
                 self.ui.say(&line);
             }
+            self.show_planted(&written, agents);
         }
         Ok(written.changes.iter().map(show::change).collect())
     }

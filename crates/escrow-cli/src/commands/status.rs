@@ -2,6 +2,7 @@
 
 use clap::Args;
 use escrow::Plan;
+use escrow::agents::StoredAgentHome;
 use escrow::manager::{DiskUsage, LeftoverKind, PlanView, StatusReport};
 use escrow::model::text::Location;
 use escrow::model::{PlanId, ResourcePath};
@@ -193,6 +194,12 @@ fn document(
         "finished": finished.collect::<Value>(),
         "orphans": orphans.collect::<Value>(),
         "caches": disks.map(|disks| disks.caches).map(|(count, bytes)| json!({"count": count, "bytes": bytes})),
+        "agents": disks.map(|disks| disks.agents.iter().map(|(one, bytes)| json!({
+            "name": one.name,
+            "path": show::location(&Location::from(one.path.as_path())),
+            "bytes": bytes,
+            "used": one.used_at().map(|used| used.to_string()),
+        })).collect::<Vec<_>>()),
         "disk": disk_fields(disks.map(|disks| disks.total)),
     })
 }
@@ -244,6 +251,12 @@ fn show_rest(status: &StatusReport, disks: Option<&PlanDiskUsage>, ui: &Ui) {
             let caches = count(number as u64, "cache of a tool", "caches of tools");
             ui.line(&format!("{caches}: {}", size(bytes)));
         }
+        for (one, bytes) in &disks.agents {
+            let used = one.used_at().map_or_else(String::new, |used| {
+                format!(", last used {}", used.strftime("%Y-%m-%d"))
+            });
+            ui.line(&format!("sessions of {}: {}{used}", one.name, size(*bytes)));
+        }
     }
     for one in &status.orphans {
         let word = match one.kind {
@@ -275,6 +288,8 @@ struct PlanDiskUsage {
     total: DiskUsage,
     /// How many caches of tools there are, and the bytes that they take.
     caches: (usize, u64),
+    /// The agent homes, and the bytes that each takes.
+    agents: Vec<(StoredAgentHome, u64)>,
 }
 
 impl PlanDiskUsage {
@@ -290,6 +305,7 @@ impl PlanDiskUsage {
             plans,
             total,
             caches: context.manager.caches_disk()?,
+            agents: context.manager.agent_homes()?,
         })
     }
 

@@ -1,9 +1,10 @@
 //! The summary of a command that ran in a plan: what it changed, and what was denied to it.
 
 use escrow::Plan;
+use escrow::agents::AgentReport;
 use escrow::commit::CommitTerms;
 use escrow::manager::{PlanDiff, ResourceDiff};
-use escrow::model::text::Location;
+use escrow::model::text::{Location, escape};
 use escrow::model::{CheckpointId, CountedChanges, DeniedConnection, WholeDirs};
 use serde_json::{Value, json};
 
@@ -48,6 +49,55 @@ pub(super) fn show_hidden(hidden: &[Location], context: &Context, ui: &Ui) {
     if let Some(more @ 1..) = hidden.len().checked_sub(NAMED) {
         ui.say(&format!("hidden: {more} more of the home directory (`--show PATH`, `run.show`; `--json` has all)"));
     }
+}
+
+/// How many changes of an agent's configuration are named one by one.
+const WANTED: usize = 5;
+
+/// Says what an agent wanted to change of its configuration, and which logins are refreshed.
+pub(super) fn show_agent(report: &AgentReport, context: &Context, ui: &Ui) {
+    let name = &report.preset.name;
+    for at in &report.refreshed {
+        let at = context.manager.under_home(at);
+        ui.say(&format!("{name}: its login was refreshed in {at}"));
+    }
+    for at in &report.refused {
+        let at = context.manager.under_home(at);
+        ui.warn(&format!(
+            "{name} left no login that parses: {at} stays as it was"
+        ));
+    }
+    for one in report.wanted.iter().take(WANTED) {
+        let (path, summary) = (escape(one.path.as_bytes()), escape(one.summary.as_bytes()));
+        ui.say(&format!(
+            "{} {name} wanted to change ~/{path}: {summary}; kept out",
+            paint(Tone::Careful, "attention")
+        ));
+    }
+    if let Some(more @ 1..) = report.wanted.len().checked_sub(WANTED) {
+        ui.say(&format!(
+            "attention {name} wanted to change {more} more files of its configuration; kept out"
+        ));
+    }
+    if !report.wanted.is_empty() {
+        ui.say(&format!(
+            "  `escrow agent diff {name}` shows it, `escrow agent accept {name} PATH` takes it over"
+        ));
+    }
+}
+
+/// What came of an agent in a run, as a document.
+pub(super) fn agent(report: &AgentReport, context: &Context) -> Value {
+    let paths = |all: &[Location]| -> Vec<String> {
+        let all = all.iter();
+        all.map(|at| context.manager.under_home(at)).collect()
+    };
+    json!({
+        "name": report.preset.name,
+        "wanted": report.wanted.iter().map(|one| json!({"path": format!("~/{}", one.path), "summary": one.summary})).collect::<Vec<_>>(),
+        "refreshed": paths(&report.refreshed),
+        "refused": paths(&report.refused),
+    })
 }
 
 /// A path as one types it to a shell.

@@ -30,7 +30,7 @@ fn documents_have_these_fields() {
     assert_eq!(read, expected);
 
     let status = json(&cli, "status");
-    let fields = "caches disk finished home operations orphans plans unfinished";
+    let fields = "agents caches disk finished home operations orphans plans unfinished";
     assert_eq!(keys(&status), fields);
     assert_eq!(status["disk"], Value::Null);
     let fields = "private shared total undo unread";

@@ -35,13 +35,15 @@ fn sessions(document: &str) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// Runs a shell line in a world with `escrow` on the path; both streams, in their order.
+/// Runs a shell line in a world with `escrow`, and stand-ins for coding agents, on the path; both streams, in their order.
 fn shell(world: &World, line: &str) -> String {
     let bin = binary();
     let bin = bin.parent().expect("the binary lies in a directory");
+    let agents = repository().join("crates/escrow-cli/tests/cli/stand_ins");
     let path = format!(
-        "{}:{}",
+        "{}:{}:{}",
         bin.display(),
+        agents.display(),
         std::env::var("PATH").unwrap_or_default()
     );
     // What a command does not get of the variables is said, so these are the same everywhere.

@@ -169,7 +169,7 @@ fn d23_secrets_of_the_environment_were_passed_on() {
         .env("CARGO_KEPT", "yes")
         .env("UNKNOWN", "precious");
     let script = "env | grep -c 'precious\\|ghp_'; echo $CARGO_KEPT";
-    let said = cli.says(inside("run", script), "0\nyes\n").stderr_text();
+    let said = cli.says(inside("run -v", script), "0\nyes\n").stderr_text();
     let named = [
         "not passed: ",
         "UNKNOWN",

@@ -145,7 +145,7 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
     let answer: Value = serde_json::from_str(&ended.stdout_text()).expect("one document");
     assert_eq!(
         keys(&answer),
-        "changes conflicts denied exit_status hidden not_passed outcome plan plan_id scratch"
+        "agents changes conflicts denied exit_status hidden not_passed outcome plan plan_id scratch"
     );
     let change = &answer["changes"][0];
     let found = [&answer["plan"], &answer["exit_status"], &answer["outcome"]];

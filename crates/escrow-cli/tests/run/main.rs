@@ -5,6 +5,7 @@
     reason = "tests look at real files and their own environment"
 )]
 
+mod agent_homes;
 mod agents;
 mod ask;
 mod attacks;

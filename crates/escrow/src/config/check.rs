@@ -1,5 +1,6 @@
 //! Checks the names in a configuration: strategies, types and parents exist and fit each other.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::{
     Injection, LimitsConfig, LocationKind, NetworkConfig, ResourceEntry, RunDefaults, SecretSource,
     Settings, TimeoutConfig, TypeEntry, TypeItem, ValidateEntry, Validation,
 };
+use crate::agents::AgentPreset;
 use crate::model::network::host_and_port;
 use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
@@ -96,9 +98,42 @@ pub(super) fn settle(
         types,
         resources,
         run,
+        agents: agents(config.agents, places)?,
         ignore: config.diff.ignore,
         validate,
     })
+}
+
+/// The presets of agents, whose names and paths lead nowhere else.
+fn agents(
+    all: BTreeMap<String, AgentPreset>,
+    places: &KeyPositions,
+) -> Checked<BTreeMap<String, AgentPreset>> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    for (name, preset) in &all {
+        let key = format!("agents.{name}");
+        if name.is_empty() || name == "none" || !name.chars().all(plain) {
+            let what = "a name of an agent has small letters, digits and `-`, and is not `none`";
+            return Err(places.fault(&key, what));
+        }
+        if let Some(path) = preset.paths().find(|path| !is_below_home(path)) {
+            let what = format!("'{path}' is not a path below the home directory");
+            return Err(places.fault(&key, what.as_str()));
+        }
+        for host in &preset.hosts {
+            if let Err(why) = host.parse::<AllowedHost>() {
+                return Err(places.fault(&format!("{key}.hosts"), why.as_str()));
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn is_below_home(text: &str) -> bool {
+    let mut parts = Path::new(text).components();
+    !text.is_empty()
+        && !text.contains(['%', '\0'])
+        && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
 /// The settings of types that stand in files of their own: strategies may be declared elsewhere.

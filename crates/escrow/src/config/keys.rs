@@ -51,6 +51,9 @@ macro_rules! paths {
     };
 }
 
+/// The key that no file of a tree may say, trusted or not.
+pub(super) const AGENTS: &str = "agents";
+
 /// The table.
 pub(super) const KEYS: &[Key] = &[
     Key {
@@ -96,6 +99,16 @@ pub(super) const KEYS: &[Key] = &[
                 outer.ignore.extend(fresh.cloned());
             },
             named: |own| own.ignore.iter().map(twice).collect(),
+        }),
+    },
+    Key {
+        name: AGENTS,
+        counts: "nothing, also where the file is trusted: it counts in your own configuration only",
+        loosens: "agents would be shown other credentials, and keep other files",
+        merge: Some(Merge {
+            tightens: |own, _, _| own.agents.is_empty(),
+            take: |own, outer| outer.agents.extend(own.agents.clone()),
+            named: |own| own.agents.keys().map(twice).collect(),
         }),
     },
     Key {

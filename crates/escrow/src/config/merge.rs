@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::keys::{KEYS, isolates, key};
-use super::{ConfigLevel, ConfigResource, Settings, UntrustedResource};
+use super::keys::{AGENTS, KEYS, isolates, key};
+use super::{ConfigLevel, ConfigOrigin, ConfigResource, Settings, UntrustedResource};
 use crate::model::resource::AUTO;
 use crate::model::text::{Location, escape};
 use crate::model::{ResourceType, ResourceTypes};
@@ -107,7 +107,8 @@ impl<'a> LevelMerge<'a> {
 
     /// Whether a key that loosens counts; where it does not, that is noted, with what it names in short and in full.
     fn counts(&mut self, name: &str, loosens: &str, named: &[(String, String)]) -> bool {
-        if !self.trusted {
+        let counts = self.trusted && (name != AGENTS || self.level.origin != ConfigOrigin::Found);
+        if !counts {
             let what = match named.is_empty() {
                 true => loosens.to_owned(),
                 false => format!("{loosens}: {}", shown(named)),
@@ -122,7 +123,7 @@ impl<'a> LevelMerge<'a> {
                     .collect(),
             });
         }
-        self.trusted
+        counts
     }
 
     /// The same where a strategy does not isolate.

@@ -52,6 +52,7 @@ pub use settings::{
     ConfigResource, Injection, RunDefaults, SecretSource, Settings, UntrustedResource, Validation,
 };
 
+use crate::agents::AgentPreset;
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::words::words;
 use crate::model::{CachePolicy, CleanupPolicy, Options};
@@ -72,6 +73,9 @@ pub struct Config {
     pub run: RunConfig,
     /// What is shown and released of the changes.
     pub diff: DiffConfig,
+    /// Coding agents by name: a preset of your own, or what you add to one that comes with Escrow. Counts in your own
+    /// configuration only, never in a file of a tree.
+    pub agents: BTreeMap<String, AgentPreset>,
     /// Commands that validate the changes: each a line for the shell, a list of words, or one of these with what it needs.
     pub validate: Vec<ValidateEntry>,
 }

@@ -9,6 +9,7 @@ use super::{
     CheckpointConfig, CleanupPolicy, ConfigError, ConfigOrigin, CustomStrategyConfig,
     RetentionPeriod, TimeoutConfig, check, include, load, parse,
 };
+use crate::agents::AgentPreset;
 use crate::model::text::Location;
 use crate::model::{CachePolicy, Limits, Network, Options, ResourceTypes};
 use crate::strategy::Registry;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub resources: Vec<ConfigResource>,
     /// Defaults of a command that is run inside.
     pub run: RunDefaults,
+    /// Presets of coding agents of the user's own, and what is added to others.
+    pub agents: BTreeMap<String, AgentPreset>,
     /// Patterns of files that are neither shown nor released.
     pub ignore: Vec<String>,
     /// Commands that validate the changes.
@@ -54,6 +57,7 @@ impl Default for Settings {
             types: ResourceTypes::default(),
             resources: Vec::new(),
             run: RunDefaults::default(),
+            agents: BTreeMap::new(),
             ignore: Vec::new(),
             validate: Vec::new(),
         }

@@ -284,6 +284,16 @@ impl Error {
                 one("leave the option out to join it as it is, or wait until its last command has ended")
             }
             Self::NotEmpty { .. } => one("what is in it could not be seen while a sandbox is there: make an empty one"),
+            Self::WritableExecutes { .. } => vec![
+                "`--writable-anyway PATH` makes it writable all the same".to_owned(),
+                "an agent that Escrow knows keeps its sessions and its login without it (`escrow agent list`)".to_owned(),
+            ],
+            Self::UnknownAgent { known, .. } => vec![
+                format!("the known agents are {}", known.join(", ")),
+                "`agents` in your configuration adds one; `--agent none` takes none".to_owned(),
+            ],
+            Self::NoPresetNetwork => one("name the agent with `--agent NAME`, or the hosts with `--network allow:HOST,…`"),
+            Self::AgentFileMoved { .. } => one("`escrow agent diff NAME` shows both versions; make the change by hand, and `escrow agent accept NAME PATH --drop` forgets it"),
             Self::Unwritable { .. } | Self::Unhidable { .. } => one("name a directory, or a file, in it"),
             Self::Run(RunError::NoNetwork { .. }) => vec![
                 "`--network host` runs the command in the network of this machine, `--network none` in none".to_owned(),

@@ -41,7 +41,13 @@ impl Error {
             Self::Registry(RegistryError::Program(_)) => Kind::Failed,
             Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
             Self::Refused(_) => Kind::Usage,
-            Self::NotEmpty { .. } | Self::Unwritable { .. } | Self::Unhidable { .. } => Kind::Usage,
+            Self::NotEmpty { .. }
+            | Self::Unwritable { .. }
+            | Self::WritableExecutes { .. }
+            | Self::UnknownAgent { .. }
+            | Self::NoPresetNetwork
+            | Self::Unhidable { .. } => Kind::Usage,
+            Self::AgentFileMoved { .. } => Kind::Conflict,
             Self::UnsupportedType { .. } | Self::Registry(RegistryError::NothingWorks { .. }) => {
                 Kind::Unsupported
             }

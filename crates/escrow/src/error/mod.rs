@@ -296,6 +296,22 @@ pub enum Error {
     NotEmpty { at: Location },
     #[error("'{at}' cannot be made writable: {why}")]
     Unwritable { at: Location, why: String },
+    #[error(
+        "'{at}' cannot be made writable: {what} '{own}', which would run outside of every sandbox"
+    )]
+    WritableExecutes {
+        at: Location,
+        own: Location,
+        what: String,
+    },
+    #[error("there is no preset for an agent '{name}'")]
+    UnknownAgent { name: String, known: Vec<String> },
+    #[error(
+        "the network of a preset needs an agent that has one, and the command starts none that is known"
+    )]
+    NoPresetNetwork,
+    #[error("'{at}' was changed since the agent wrote its version")]
+    AgentFileMoved { at: Location },
     #[error("'{at}' cannot be hidden: {why}")]
     Unhidable { at: Location, why: String },
     #[error(transparent)]

@@ -37,19 +37,37 @@ pub fn place_beside(upper: &Path) -> PathBuf {
     upper.with_file_name(OsStr::from_bytes(NAME))
 }
 
+/// A path that is hidden, and where the link in its place leads.
+pub type HiddenEntry = (ResourcePath, Vec<u8>);
+
+/// A file, and what of it is shown.
+pub type CleanedFile<'a> = (ResourcePath, &'a [u8]);
+
+/// What the home of a coding agent has in the layer, whether the home directory has it or not.
+#[derive(Debug, Default)]
+pub struct AgentLayout<'a> {
+    /// Places for directories.
+    pub dirs: Vec<ResourcePath>,
+    /// Links, and where each leads.
+    pub links: Vec<(ResourcePath, &'a [u8])>,
+    /// Files, and what is in each.
+    pub files: Vec<(ResourcePath, &'a [u8])>,
+}
+
 /// Puts a link into the empty layer for each of these paths of the home directory, and files with another content in the place of
-/// others. Returns those for which there can be none: the
+/// others; and what an agent has. Returns those for which there can be none: the
 /// directory that holds it belongs to another user, or is on another file system.
 pub fn lay(
     layer: &Path,
     home: &Path,
-    hidden: &[(ResourcePath, Vec<u8>)],
-    cleaned: &[(ResourcePath, &[u8])],
+    (hidden, cleaned): (&[HiddenEntry], &[CleanedFile<'_>]),
+    agent: &AgentLayout<'_>,
 ) -> Result<Vec<ResourcePath>> {
     let mut laying = Laying {
         home: Dir::open(home)?,
         layer: Dir::open(layer)?,
         made: BTreeMap::new(),
+        fresh: false,
     };
     let mut without = Vec::new();
     for (path, target) in hidden {
@@ -67,6 +85,25 @@ pub fn lay(
             false => without.push(path.clone()),
         }
     }
+    laying.fresh = true;
+    for path in &agent.dirs {
+        laying.dir(path.as_bytes())?;
+    }
+    for (path, target) in &agent.links {
+        if let Some((parent, name)) = path.split_names()
+            && let Some(dir) = laying.dir(parent)?
+        {
+            dir.make_link(name, target)?;
+        }
+    }
+    for (path, text) in &agent.files {
+        if let Some((parent, name)) = path.split_names()
+            && let Some(dir) = laying.dir(parent)?
+        {
+            let written = dir.create(name, 0o600)?.write_all(text);
+            written.map_err(|error| dir.io_error("write", name, &error))?;
+        }
+    }
     laying.finish()?;
     Ok(without)
 }
@@ -75,7 +112,9 @@ struct Laying {
     home: Dir,
     layer: Dir,
     /// The directories that were made, and what each is in the home directory; `None` where there can be none.
-    made: BTreeMap<Vec<u8>, Option<(Dir, Meta)>>,
+    made: BTreeMap<Vec<u8>, Option<(Dir, Option<Meta>)>>,
+    /// Whether directories are made that the home directory does not have.
+    fresh: bool,
 }
 
 impl Laying {
@@ -84,8 +123,11 @@ impl Laying {
         if path.is_empty() {
             return Ok(Some(self.layer.again()));
         }
-        if let Some(made) = self.made.get(path) {
-            return Ok(made.as_ref().map(|(dir, _)| dir.again()));
+        match self.made.get(path) {
+            // What the home directory does not have may be made for an agent.
+            None => {}
+            Some(None) if self.fresh => {}
+            Some(made) => return Ok(made.as_ref().map(|(dir, _)| dir.again())),
         }
         let (parent, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => (&path[..at], &path[at + 1..]),
@@ -100,20 +142,22 @@ impl Laying {
         Ok(dir)
     }
 
-    fn make(&self, above: &Dir, path: &[u8], name: &[u8]) -> Result<Option<(Dir, Meta)>> {
+    fn make(&self, above: &Dir, path: &[u8], name: &[u8]) -> Result<Option<(Dir, Option<Meta>)>> {
         let own = rustix::process::geteuid();
-        let real = ResourcePath::parse(path)
-            .ok()
-            .and_then(|path| self.home.dir(&path).ok());
-        let Some(real) = real else {
-            return Ok(None);
+        let path = ResourcePath::parse(path).ok();
+        let real = match path.map(|path| self.home.dir(&path)) {
+            Some(Ok(real)) => real,
+            Some(Err(error)) if error.is_absent() && self.fresh => {
+                return Ok(Some((make_plain(above, name)?, None)));
+            }
+            _ => return Ok(None),
         };
         let meta = real.meta()?;
         // The layer shows its own directories, which must look like those below.
         if !own.is_root() && meta.uid != own.as_raw() {
             return Ok(None);
         }
-        Ok(Some((make_plain(above, name)?, meta)))
+        Ok(Some((make_plain(above, name)?, Some(meta))))
     }
 
     /// Puts a file with another content in the place of one; says whether it could.
@@ -136,7 +180,8 @@ impl Laying {
 
     /// Gives each directory the look of the one that it stands for, the deepest first.
     fn finish(self) -> Result<()> {
-        for (dir, meta) in self.made.values().rev().flatten() {
+        let made = self.made.values().rev().flatten();
+        for (dir, meta) in made.filter_map(|(dir, meta)| Some((dir, meta.as_ref()?))) {
             match EntryHandle::of(dir).reapply_metadata(meta) {
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(errno) => return Err(dir.error("set the metadata of", b"", Cause::Os(errno))),

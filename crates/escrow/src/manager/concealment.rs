@@ -8,7 +8,8 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::runs::{RunRequest, text};
+use super::agents::RunCall;
+use super::runs::text;
 use super::{Manager, SandboxView};
 use crate::config::{Injection, RunDefaults};
 use crate::error::{Error, Result};
@@ -17,31 +18,23 @@ use crate::model::text::Location;
 use crate::model::view::Layers;
 use crate::model::{Network, ResourcePath};
 use crate::run::search::{self, Search};
-use crate::run::secrets::{self, Agent};
+use crate::run::secrets;
 use crate::run::{Covered, HiddenLink, NamespaceOptions, cleaned, hidden};
 
-impl RunRequest<'_> {
-    /// The agent whose credentials stay usable: the one that was named, else the one that is started.
-    pub(super) fn agent(&self) -> Option<Agent> {
-        let program = self.command.first().map(Path::new);
-        self.agent
-            .unwrap_or_else(|| program.and_then(Agent::of_program))
-    }
-
-    /// The command as it is started: an agent by its own name without its own sandbox, where it can make none.
+impl RunCall<'_> {
+    /// The command as it is started: an agent that is a word of it does not ask, and makes no sandbox of its own, where it can
+    /// make none.
     pub(super) fn started(&self, look: &NamespaceOptions) -> Vec<Location> {
-        let mut words = self.command.iter().map(text);
-        let program = words.next();
-        let own = self.command.first().map(Path::new);
-        let agent = own.and_then(Agent::of_program);
-        let agent = agent.filter(|agent| !look.userns && self.agent() == Some(*agent));
-        let more = agent.map_or(&[][..], |agent| {
-            agent.without_own_sandbox(&self.command[1..])
-        });
-        let more = more
-            .iter()
-            .map(|word| Location::from_bytes(word.as_bytes()));
-        program.into_iter().chain(more).chain(words).collect()
+        let mut words: Vec<Location> = self.command.iter().map(text).collect();
+        let agent = self.starts.as_ref().filter(|_| !look.userns);
+        if let Some((agent, word)) = agent.and_then(|agent| Some((agent, agent.word?))) {
+            let more = agent.preset.unasked(&self.command[word + 1..]);
+            let more = more
+                .iter()
+                .map(|word| Location::from_bytes(word.as_bytes()));
+            words.splice(word + 1..word + 1, more);
+        }
+        words
     }
 }
 
@@ -88,7 +81,7 @@ impl Manager {
     /// they are there.
     pub(super) fn wanted_paths(
         &self,
-        request: &RunRequest<'_>,
+        request: &RunCall<'_>,
         usual: &RunDefaults,
     ) -> (Vec<Location>, Vec<Location>) {
         let home = self.options.user_home.as_deref().unwrap_or(Path::new("/"));
@@ -103,9 +96,9 @@ impl Manager {
         let hide = usual.hide.iter().chain(&request.hide).chain(held);
         let hide = hide.map(full).collect();
         let mut show: Vec<Location> = usual.show.iter().chain(&request.show).map(full).collect();
-        if let Some(agent) = request.agent() {
-            let paths = agent.paths().iter().map(|path| home.join(path));
-            show.extend(paths.map(|path| full(&path)));
+        let paths = request.preset().and_then(|preset| self.agent_paths(preset));
+        if let Some(paths) = paths {
+            show.extend(paths.shown().into_iter().map(Location::from));
         }
         (hide, show)
     }

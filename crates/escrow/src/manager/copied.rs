@@ -6,8 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::agents::RunCall;
 use super::network::Supervision;
-use super::runs::RunRequest;
 use super::sessions::NamespaceEntry;
 use super::{Manager, SandboxView};
 use crate::error::Result;
@@ -98,7 +98,7 @@ impl Manager {
     pub(super) fn run_copied(
         &self,
         (plan, views): (&Plan, &[SandboxView]),
-        request: &RunRequest<'_>,
+        request: &RunCall<'_>,
         spec: &RunSpec,
         how: Supervision<'_>,
         entry: &NamespaceEntry,
@@ -109,11 +109,13 @@ impl Manager {
         let unique = unique.trim_start_matches("sbx_");
         let private = ScratchDir::make(self.areas.again(), "scratch-copied-", unique)?;
         let attached = self.attach()?;
-        let mut spec = self.copied_spec(views, spec, private.path())?;
+        let mut spec = self.copied_spec(views, spec, request, private.path())?;
         spec.look.network = network;
         (spec.terminal, spec.front) = (attached.terminal.is_some(), attached.front);
         self.options.console.begins(&said(&spec));
-        let ended = self.supervise(&spec, attached, how, entry, (plan, false), started)?;
+        let ended = self.supervise(&spec, attached, how, entry, (plan, false), started);
+        self.end_copied_agents(plan, &private.path().join("home"));
+        let ended = ended?;
         Ok(RunOutcome {
             without: Some(said(&spec)),
             ..ended
@@ -121,7 +123,7 @@ impl Manager {
     }
 
     /// Refuses what cannot be had; the network that can.
-    fn possible(&self, plan: &Plan, request: &RunRequest<'_>, spec: &RunSpec) -> Result<Network> {
+    fn possible(&self, plan: &Plan, request: &RunCall<'_>, spec: &RunSpec) -> Result<Network> {
         if let Some(lacks) = lacks() {
             let (what, bare) = (lacks.to_owned(), true);
             return Err(RunError::NoNamespaces { what, bare }.into());
@@ -158,6 +160,7 @@ impl Manager {
         &self,
         views: &[SandboxView],
         spec: &RunSpec,
+        request: &RunCall<'_>,
         private: &Path,
     ) -> Result<RunSpec> {
         let copies = self.copies(views, spec)?;
@@ -208,6 +211,27 @@ impl Manager {
         let holding = holding.filter_map(|(_, copy)| copy.parent().map(Location::from));
         copied.writable.extend(holding.collect::<Vec<_>>());
         copied.writable.extend(spec.look.writable.iter().cloned());
+        if let Some((agent, paths)) = spec
+            .agent
+            .as_ref()
+            .zip(request.preset().and_then(|preset| self.agent_paths(preset)))
+        {
+            // Links stand for what is mounted elsewhere; what replaces one is taken from the private directory.
+            for one in &agent.state {
+                copied.tools.push((one.inner.clone(), one.from.clone()));
+                copied.writable.push(one.from.clone());
+            }
+            let preset = &paths.preset;
+            let read = paths
+                .entries(&preset.executes)
+                .chain(paths.entries(&preset.secrets));
+            for entry in read.filter(|entry| is_there(&entry.at)) {
+                let at = Location::from(entry.at);
+                copied.tools.push((Location::from(entry.inner), at.clone()));
+                copied.shown.push(at);
+            }
+            copied.given = agent.given.clone();
+        }
         self.readable(views, spec, &mut copied);
         let directory = spec.directory.as_path();
         let directory = copies.iter().find_map(|(at, copy)| {
@@ -240,6 +264,7 @@ impl Manager {
             environment,
             scratch: None,
             caches: Vec::new(),
+            agent: None,
             ..spec.clone()
         })
     }
@@ -312,6 +337,7 @@ impl Manager {
                 .iter()
                 .map(|view| view.resource.at.as_path().to_owned()),
         );
+        readable.extend(copied.shown.drain(..).map(|one| one.as_path().to_owned()));
         readable.extend(spec.look.shown.iter().map(|one| one.as_path().to_owned()));
         let variable = |name: &str| {
             let mut all = spec.environment.iter();

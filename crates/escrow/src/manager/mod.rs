@@ -30,6 +30,7 @@
 //! | `validation` | commands of the configuration that a plan must pass before it is committed |
 //! | `access` | every way in is authorized by the policy |
 //! | `report` | one resource of a plan, and what is reported to a caller, in the fields that programs read |
+//! | `agents` | a coding agent finds its login and its sessions, and plants nothing |
 //! | `audit` | whatever is done or denied is in the log |
 //! | `purge` | nothing of Escrow is left, where that is asked for |
 //! | `garbage` | what finished work left goes, what is not finished never does |
@@ -38,6 +39,7 @@
 
 mod access;
 mod against;
+mod agents;
 mod apart;
 mod asked;
 mod audit;
@@ -83,6 +85,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use against::PlanComparison;
+pub use agents::{AgentChoice, AgentHomeChoice, InstalledAgent};
 pub use both_sides::ComparedSides;
 pub use builder::Builder;
 pub use checkpoints::RestoreOutcome;

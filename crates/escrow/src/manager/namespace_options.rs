@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::runs::RunRequest;
+use super::agents::{AgentChoice, RunCall};
 use super::{Manager, SandboxView};
 use crate::config::RunDefaults;
 use crate::error::{Error, Result};
 use crate::fs::state_dir;
 use crate::model::Network;
 use crate::model::text::Location;
-use crate::run::{Agent, NamespaceOptions};
+use crate::run::NamespaceOptions;
 use crate::store::Plan;
 
 impl Manager {
@@ -18,20 +18,28 @@ impl Manager {
         &self,
         plan: &Plan,
         views: &[SandboxView],
-        request: &RunRequest<'_>,
+        request: &RunCall<'_>,
         there: Option<&NamespaceOptions>,
     ) -> Result<NamespaceOptions> {
         let usual = &match there {
             None => self.run_defaults(plan)?,
             Some(_) => RunDefaults::default(),
         };
-        let wanted = match request.writable.is_empty() && there.is_none() {
+        let configured = request.writable.is_empty() && request.writable_anyway.is_empty();
+        let wanted = match configured && there.is_none() {
             true => &usual.writable,
             false => &request.writable,
         };
+        let anyway = request.writable_anyway.iter();
+        let anyway: Vec<PathBuf> = anyway
+            .map(|path| state_dir::canonical_any(path))
+            .collect::<std::result::Result<_, _>>()?;
+        let executing = match wanted.is_empty() {
+            true => Vec::new(),
+            false => self.executing_paths(&self.agents_of(plan)?),
+        };
         let mut writable = Vec::new();
-        let configured = request.writable.is_empty();
-        for path in wanted {
+        for path in wanted.iter().chain(&request.writable_anyway) {
             let links = state_dir::ways_to(path);
             let path = Location::from(state_dir::canonical_any(path)?);
             let forbidden = |why: &str| Error::Unwritable {
@@ -69,7 +77,19 @@ impl Manager {
             {
                 return Err(forbidden("the namespace has its own"));
             }
-            writable.push(path);
+            let at = path.as_path();
+            let mut executing = executing.iter();
+            let executes = executing.find(|(own, _)| own.starts_with(at) || at.starts_with(own));
+            if let Some((own, what)) = executes.filter(|_| !anyway.iter().any(|one| one == at)) {
+                return Err(Error::WritableExecutes {
+                    own: Location::from(own.as_path()),
+                    what: what.clone(),
+                    at: path,
+                });
+            }
+            if !writable.contains(&path) {
+                writable.push(path);
+            }
         }
         let other = |what: &str| {
             Err(Error::OtherOptions {
@@ -111,12 +131,12 @@ impl Manager {
             Some(look) if hidden.iter().any(|path| !look.hidden.contains(path)) => {
                 other("fewer paths are hidden there")
             }
-            Some(look) if request.agent == Some(None) && agent_is_shown(look) => {
+            Some(look) if request.agent == AgentChoice::None && self.shows_agent(plan, look)? => {
                 other("credentials of an agent are shown there")
             }
             // An agent that was not named joins with what is shown.
             Some(look)
-                if (!request.show.is_empty() || request.agent.flatten().is_some())
+                if (!request.show.is_empty() || matches!(request.agent, AgentChoice::Named(_)))
                     && shown.iter().any(|path| !look.shown.contains(path)) =>
             {
                 other("fewer paths are shown there")
@@ -127,13 +147,12 @@ impl Manager {
             Some(look) => Ok(look.clone()),
         }
     }
-}
 
-/// Whether a namespace shows what one of the known agents logs in with.
-fn agent_is_shown(look: &NamespaceOptions) -> bool {
-    let mut paths = Agent::ALL.iter().flat_map(|(_, agent)| agent.paths());
-    paths.any(|path| {
-        let mut shown = look.shown.iter();
-        shown.any(|one| one.as_path().ends_with(path))
-    })
+    /// Whether a namespace shows what belongs to one of the known agents.
+    fn shows_agent(&self, plan: &Plan, look: &NamespaceOptions) -> Result<bool> {
+        let agents = self.agents_of(plan)?;
+        let paths = agents.all().filter_map(|preset| self.agent_paths(preset));
+        let mut shown = paths.flat_map(|paths| paths.shown());
+        Ok(shown.any(|at| look.shown.iter().any(|one| one.as_path() == at)))
+    }
 }

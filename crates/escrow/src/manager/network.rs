@@ -1,6 +1,6 @@
 //! The network of a run: which one a command gets, and what happens where a network of its own cannot be had.
 
-use super::runs::RunRequest;
+use super::agents::RunCall;
 use super::sessions::NamespaceEntry;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
@@ -95,7 +95,7 @@ impl Manager {
         attached: Attached,
         how: Supervision<'_>,
         entry: &NamespaceEntry,
-        (request, mut started): (&RunRequest<'_>, impl FnMut()),
+        (request, mut started): (&RunCall<'_>, impl FnMut()),
     ) -> Result<RunOutcome> {
         let chosen = request.network.is_some()
             || !request.publish.is_empty()

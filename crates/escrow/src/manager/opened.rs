@@ -125,6 +125,7 @@ impl Manager {
                     not_passed: Vec::new(),
                     hidden: Vec::new(),
                     before: None,
+                    agents: Vec::new(),
                     without: None,
                 })
             });

@@ -51,6 +51,11 @@ impl Manager {
             others: Vec::new(),
         };
         report.kept.extend(collected.failed);
+        // Sessions stay with any other clean-up.
+        for (agent, _) in self.agent_homes()? {
+            self.remove_agent_home(&agent.path)?;
+        }
+        self.remove_agents_place()?;
         let home = self.home().to_owned();
         // Nothing of what goes is open any more.
         drop(self);

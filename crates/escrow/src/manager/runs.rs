@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::agents::{AgentChoice, AgentHomeChoice, RunCall};
 use super::concealment::link_in_home;
 use super::content::check_readable;
 use super::network::{Servers, Supervision, held_databases};
@@ -25,7 +26,7 @@ use crate::model::{Action, Limits, Network, SandboxId, Scope, Shape};
 use crate::run::limits::{ControlGroups, PREFIX};
 use crate::run::spec::SOCKETS;
 use crate::run::{
-    Agent, Attached, DiskWatch, Helper, MountedSandbox, Output, Proxy, PublishedPort, RunError,
+    Attached, DiskWatch, Helper, MountedSandbox, Output, Proxy, PublishedPort, RunError,
     RunOutcome, RunSpec, SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
@@ -57,8 +58,14 @@ pub struct RunRequest<'a> {
     pub hide: Vec<PathBuf>,
     /// Paths that it sees although they hold credentials, beside those of the configuration.
     pub show: Vec<PathBuf>,
-    /// The agent whose credentials stay usable, or none; left out, the one that the command starts.
-    pub agent: Option<Option<Agent>>,
+    /// Paths that can be written for real although programs outside execute or obey what lies there.
+    pub writable_anyway: Vec<PathBuf>,
+    /// The agent whose preset counts.
+    pub agent: AgentChoice,
+    /// Where its state lives.
+    pub agent_home: AgentHomeChoice,
+    /// Whether the network is the hosts of its preset.
+    pub preset_network: bool,
     /// What it may use; where it says nothing, what the configuration says.
     pub limits: Limits,
     /// Where its standard output goes.
@@ -82,7 +89,10 @@ impl<'a> RunRequest<'a> {
             userns: None,
             hide: Vec::new(),
             show: Vec::new(),
-            agent: None,
+            writable_anyway: Vec::new(),
+            agent: AgentChoice::default(),
+            agent_home: AgentHomeChoice::default(),
+            preset_network: false,
             limits: Limits::default(),
             output: Output::Own,
         }
@@ -94,7 +104,7 @@ impl Manager {
     /// what it did.
     pub fn run(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<RunOutcome> {
         self.permit_plan(Action::Run, plan)?;
-        if !request.writable.is_empty() {
+        if !request.writable.is_empty() || !request.writable_anyway.is_empty() {
             // No resource has it as its own: only who may do anything may do this.
             self.permit(Action::Admin, Some(plan), Scope::All)?;
         }
@@ -116,8 +126,10 @@ impl Manager {
         };
         self.activate(&views)?;
         let attached = self.attach()?;
+        let request = &self.run_call(plan, &views, request)?;
         let mut spec = self.spec(plan, &views, request, &entry, &attached, None)?;
         self.take_caches(plan, &views, &mut spec, &mut entry)?;
+        self.take_agent_home(plan, &views, request, &mut spec, &mut entry)?;
         self.inject(plan, &mut spec)?;
         let (_, mut not_passed) = self.variables(plan, request)?;
         let is_set = |name: &String| {
@@ -149,6 +161,7 @@ impl Manager {
             if last {
                 self.notice_open(&spec)?;
             }
+            let agents = self.end_agents(plan, last);
             let ended = ended?;
             if last && ended.exit.status() != 0 {
                 self.checkpoint_failed(plan);
@@ -157,6 +170,7 @@ impl Manager {
             Ok(RunOutcome {
                 not_passed,
                 before,
+                agents,
                 ..ended
             })
         })
@@ -273,6 +287,7 @@ impl Manager {
             not_passed: Vec::new(),
             hidden,
             before: None,
+            agents: Vec::new(),
             without: None,
         })
     }
@@ -302,12 +317,7 @@ impl Manager {
 
     /// The environment of a command: what it gets of the caller's, what the configuration sets, and what was asked for. Sandboxes `set`
     /// others: of these the caller's are not missed.
-    fn environment(
-        &self,
-        plan: &Plan,
-        request: &RunRequest<'_>,
-        set: &[&[u8]],
-    ) -> Result<Variables> {
+    fn environment(&self, plan: &Plan, request: &RunCall<'_>, set: &[&[u8]]) -> Result<Variables> {
         let (mut environment, mut withheld) = self.variables(plan, request)?;
         withheld.retain(|name| !set.contains(&name.as_bytes()));
         // Said once a plan; the document of a run has it each time.
@@ -319,14 +329,23 @@ impl Manager {
     }
 
     /// The variables of a command, and the names of those of the caller that it does not get.
-    fn variables(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<(Variables, Vec<String>)> {
+    fn variables(&self, plan: &Plan, request: &RunCall<'_>) -> Result<(Variables, Vec<String>)> {
         let usual = self.settings_of(plan)?.run;
         let pass = usual.pass.unwrap_or_default();
-        let (mut kept, mut withheld) = passed(&self.options.environment, &pass, request.agent());
+        let preset = request.preset();
+        let agent = preset.map(|preset| self.agent_variables(preset));
+        let agent = agent.unwrap_or_default();
+        let (mut kept, mut withheld) = passed(&self.options.environment, &pass, &agent);
+        let own = |(name, value): (&String, &String)| (name.into(), value.into());
+        let preset = preset.iter().flat_map(|preset| preset.set.iter().map(own));
+        // What the user set goes before what a preset sets.
+        let has = |name: &OsString| kept.iter().any(|(known, _)| known == name);
+        let preset: Variables = preset.filter(|(name, _)| !has(name)).collect();
         let set = usual.env.into_iter();
         let set = set.map(|(name, value)| (name.into(), value.into()));
         let added = usual.inject.iter().filter_map(Injection::placeholder);
-        for (name, value) in added.chain(set).chain(request.environment.iter().cloned()) {
+        let set = added.chain(preset).chain(set);
+        for (name, value) in set.chain(request.environment.iter().cloned()) {
             kept.retain(|(known, _)| *known != name);
             withheld.retain(|known| name != known.as_str());
             kept.push((name, value));
@@ -408,8 +427,9 @@ impl Manager {
         }
         let mut command = program(&request.command[0]);
         command.args(&request.command[1..]).env_clear();
-        command.envs(self.environment(plan, request, &[])?);
-        let (_, not_passed) = self.variables(plan, request)?;
+        let call = &self.run_call(plan, &views, request)?;
+        command.envs(self.environment(plan, call, &[])?);
+        let (_, not_passed) = self.variables(plan, call)?;
         self.record("run", Some(plan.id), &line(&request.command), || {
             let exit = unconfined(command, &directory, request.output, &*self.options.console)?;
             Ok(RunOutcome {
@@ -418,6 +438,7 @@ impl Manager {
                 not_passed,
                 hidden: Vec::new(),
                 before: None,
+                agents: Vec::new(),
                 without: None,
             })
         })
@@ -427,7 +448,7 @@ impl Manager {
         &self,
         plan: &Plan,
         views: &[SandboxView],
-        request: &RunRequest<'_>,
+        request: &RunCall<'_>,
         entry: &NamespaceEntry,
         attached: &Attached,
         fork: Option<&Path>,
@@ -540,6 +561,7 @@ impl Manager {
             views: shown,
             scratch,
             caches: Vec::new(),
+            agent: None,
             hidden,
             home: own_home.map(Location::from),
             covered,

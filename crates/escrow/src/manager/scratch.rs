@@ -5,13 +5,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::{Manager, SandboxView};
+use crate::agents::AgentReport;
 use crate::commit::scratch_name;
 use crate::error::Result;
 use crate::fs::workspace::{is_absent, is_there};
 use crate::fs::{layering, state_dir};
+use crate::model::autorun::runs_later;
 use crate::model::text::Location;
 use crate::model::view::Layers;
-use crate::model::{Action, DiffView};
+use crate::model::{Action, AutorunChange, DiffView};
 use crate::store::Plan;
 use crate::strategy::overlay;
 
@@ -56,7 +58,35 @@ impl Manager {
 
     /// Removes what was written beside the sandboxes.
     pub(super) fn drop_scratch(&self, plan: &Plan) -> Result<()> {
+        // After a crash sessions and logins of an agent may be left in it.
+        let _: Vec<AgentReport> = self.end_agents(plan, true);
         Ok(self.workspaces().remove_own(&scratch_name(plan))?)
+    }
+
+    /// What of that another program runs, or obeys, without being asked; nothing that belongs to an agent that `ran`, whose
+    /// own configuration is named by itself.
+    pub fn runs_later_at_home(
+        &self,
+        written: &DiffView,
+        ran: &[AgentReport],
+    ) -> Vec<AutorunChange> {
+        let ran = ran.iter().filter_map(|one| self.agent_paths(&one.preset));
+        let own: Vec<_> = ran.flat_map(|paths| paths.own()).collect();
+        let mut found = runs_later(written);
+        // By name only: caches of tools hold many programs.
+        found.retain(|one| {
+            let inner = Path::new(OsStr::from_bytes(one.path.as_bytes()));
+            let first = inner.components().next();
+            let hidden = first.is_some_and(|one| one.as_os_str().as_bytes().starts_with(b"."));
+            let cache = inner.starts_with(".cache") || inner.starts_with(".npm");
+            hidden && !cache && one.is_named && !own.iter().any(|own| inner.starts_with(own))
+        });
+        found
+    }
+
+    /// How a layer differs from the home directory that it lies over.
+    pub(super) fn layer_changes(&self, upper: &Path, home: &Path) -> Result<DiffView> {
+        Ok(overlay::compare(upper, home)?)
     }
 
     /// What commands wrote beside the sandboxes, into the home directory.

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::agents::RunCall;
 use super::network::Supervision;
 use super::sessions::SessionState;
 use super::{Manager, RunRequest, SandboxView};
@@ -108,7 +109,8 @@ impl Manager {
             ..RunRequest::new(command, plan.directory.as_path())
         };
         let attached = self.attach()?;
-        let spec = self.spec(plan, views, &request, &entry, &attached, Some(fork.path()))?;
+        let call = RunCall::plain(&request);
+        let spec = self.spec(plan, views, &call, &entry, &attached, Some(fork.path()))?;
         let limits = self.settings_of(plan)?.run.limits;
         let target = command.join(" ");
         self.record("validate", Some(plan.id), &target, || {

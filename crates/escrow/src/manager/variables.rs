@@ -5,7 +5,10 @@
 
 use std::ffi::OsString;
 
-use crate::run::{Agent, looks};
+use super::Manager;
+use crate::agents::AgentPreset;
+use crate::agents::credentials::read_real;
+use crate::run::looks;
 
 /// An environment.
 pub(super) type Variables = Vec<(OsString, OsString)>;
@@ -82,7 +85,7 @@ const SESSION: &str = "COLORFGBG DBUS_SESSION_BUS_ADDRESS DEBUGINFOD_URLS DESKTO
 pub(super) fn passed(
     callers: &[(OsString, OsString)],
     pass: &[String],
-    agent: Option<Agent>,
+    agent: &[String],
 ) -> (Variables, Vec<String>) {
     let (mut kept, mut withheld) = (Vec::new(), Vec::new());
     for (name, value) in callers {
@@ -93,8 +96,8 @@ pub(super) fn passed(
         }
         // All at once says nothing of a single one.
         let (all, named): (Vec<_>, Vec<_>) = pass.iter().partition(|pattern| *pattern == "*");
-        let declared = named.iter().any(|pattern| matches(pattern))
-            || agent.is_some_and(|agent| agent.variables().iter().any(|one| matches(one)));
+        let declared =
+            named.iter().any(|pattern| matches(pattern)) || agent.iter().any(|one| matches(one));
         let mut usual = USUAL.iter().flat_map(|(_, names)| names.split_whitespace());
         let usual = !all.is_empty() || usual.any(matches);
         match declared || (usual && !looks::is_secret(key, text)) {
@@ -105,17 +108,55 @@ pub(super) fn passed(
     (kept, withheld)
 }
 
-/// How many names are said of those that a command does not get.
-const SAID: usize = 8;
+/// So many names are said of variables that a command does not get; of more, their number.
+const SAID: usize = 3;
 
 /// What to say of variables that a command does not get.
 pub(super) fn not_passed(names: &[String]) -> String {
-    let said = names[..names.len().min(SAID)].join(", ");
-    let more = match names.len().saturating_sub(SAID) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
+    match names.len() <= SAID {
+        true => format!(
+            "not passed: {} (pass with `-e NAME` or `run.env.pass`)",
+            names.join(", ")
+        ),
+        false => format!(
+            "not passed: {} variables (`-v` names them; pass with `-e NAME` or `run.env.pass`)",
+            names.len()
+        ),
+    }
+}
+
+/// The largest file of an agent's configuration that is searched for names of variables.
+const MOST: u64 = 1 << 20;
+
+impl Manager {
+    /// Patterns of the variables that an agent gets: those of its preset, and those that its configuration names.
+    pub(super) fn agent_variables(&self, preset: &std::sync::Arc<AgentPreset>) -> Vec<String> {
+        let mut all = preset.variables.clone();
+        let Some(paths) = self.agent_paths(preset) else {
+            return all;
+        };
+        for one in &preset.variables_in {
+            let found = paths.entry(&one.file).map(|entry| entry.at);
+            // What cannot be read names nothing.
+            let read = found.and_then(|at| read_real(&at, MOST).ok().flatten());
+            if let Some((bytes, _)) = read {
+                all.extend(named_in(&String::from_utf8_lossy(&bytes), &one.word));
+            }
+        }
+        all
+    }
+}
+
+/// The names of variables that stand behind a word in a text, as in `env_key = "NAME"`.
+fn named_in(text: &str, word: &str) -> Vec<String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let name = |(at, _): (usize, &str)| {
+        let rest = &text[at + word.len()..];
+        let rest = rest.trim_start_matches([' ', '\t', '=', ':', '"', '\'']);
+        let name: String = rest.chars().take_while(|c| is_name(*c)).collect();
+        (!name.is_empty()).then_some(name)
     };
-    format!("not passed: {said}{more} (pass with `-e NAME` or `run.env.pass`)")
+    text.match_indices(word).filter_map(name).collect()
 }
 
 #[cfg(test)]
@@ -127,7 +168,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.into(), value.into()));
         let pass: Vec<String> = pass.iter().map(|one| (*one).to_owned()).collect();
-        let (kept, withheld) = passed(&callers.collect::<Vec<_>>(), &pass, None);
+        let (kept, withheld) = passed(&callers.collect::<Vec<_>>(), &pass, &[]);
         let names = kept
             .iter()
             .map(|(name, _)| name.to_string_lossy().into_owned());
@@ -188,12 +229,19 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_cut() {
+    fn few_are_named_and_many_are_counted() {
         let names: Vec<String> = (0..20).map(|number| format!("V{number}")).collect();
-        let said = not_passed(&names);
-        assert!(
-            said.contains("V7 and 12 more (") && !said.contains("V8"),
-            "{said}"
-        );
+        let few = not_passed(&names[..3]);
+        assert!(few.starts_with("not passed: V0, V1, V2 (pass"), "{few}");
+        let many = not_passed(&names);
+        assert!(many.starts_with("not passed: 20 variables (`-v`"), "{many}");
+    }
+
+    #[test]
+    fn the_configuration_of_an_agent_names_variables() {
+        let toml = "[model_providers.x]\nenv_key = \"MY_KEY\"\nenv_key=\"B2\"\n# env_key\n";
+        assert_eq!(named_in(toml, "env_key").join(" "), "MY_KEY B2");
+        let json = r#"{"apiKey": "{env:OTHER_KEY}"}"#;
+        assert_eq!(named_in(json, "{env:").join(" "), "OTHER_KEY");
     }
 }

@@ -22,6 +22,8 @@ pub struct AutorunChange {
     pub why: &'static str,
     /// How soon that may be: what weighs least comes first.
     pub weight: usize,
+    /// Whether its name says so; otherwise it can be started.
+    pub is_named: bool,
     /// Where it is, if the files do not show it.
     pub within: Option<String>,
 }
@@ -46,6 +48,7 @@ fn named_so(diff: &DiffView, names: impl Fn(&Change) -> Vec<String>) -> Vec<Auto
             path: change.path.clone(),
             why,
             weight,
+            is_named: weight < TABLE.len(),
             within: within.cloned(),
         })
     };
@@ -186,6 +189,7 @@ mod tests {
     const SETTINGS: &str = "git runs the programs that its settings name";
     const CI: &str = "a CI service runs it";
     const CONFIGURES: &str = "it configures the sandboxes of agents";
+    const AGENT: &str = "a coding agent runs or obeys it";
     const EDITOR: &str = "an editor runs what it names";
     const SHELL: &str = "a shell or a terminal reads it when it starts";
     const CLOCK: &str = "it runs at login, or by the clock";
@@ -219,7 +223,11 @@ mod tests {
             (".idea/runConfigurations/app.xml", Some(EDITOR)),
             (".devcontainer/devcontainer.json", Some(EDITOR)),
             ("a.code-workspace", Some(EDITOR)),
-            (".mcp.json", Some("an agent runs what it names")),
+            (".mcp.json", Some(AGENT)),
+            ("sub/CLAUDE.md", Some(AGENT)),
+            ("AGENTS.md", Some(AGENT)),
+            (".codex/hooks.json", Some(AGENT)),
+            (".github/copilot-instructions.md", Some(AGENT)),
             ("escrow.yaml", Some(CONFIGURES)),
             ("deep/er/Escrow.YAML", Some(CONFIGURES)),
             (".config/escrow/escrow.yaml", Some(CONFIGURES)),

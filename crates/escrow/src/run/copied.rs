@@ -150,22 +150,35 @@ fn furnish(copied: &CopiedRun) -> Done {
     }
     let home = private.subdir(b"home")?;
     for (name, target) in &copied.tools {
-        let (mut dir, mut parts) = (
-            home.again(),
-            name.as_bytes().split(|one| *one == b'/').peekable(),
-        );
-        while let Some(part) = parts.next() {
-            if parts.peek().is_none() {
-                dir.make_link(part, target.as_bytes())?;
-                break;
-            }
-            if dir.stat(part)?.is_none() {
-                dir.make_dir(part, 0o700)?;
-            }
-            dir = dir.subdir(part)?;
+        let (dir, name) = furnished(&home, name.as_bytes())?;
+        match dir.make_link(name, target.as_bytes()) {
+            // What lies in another one that is shown is there.
+            Err(error) if error.is(Errno::EXIST) => {}
+            made => made?,
         }
     }
+    for (name, text) in &copied.given {
+        let (dir, name) = furnished(&home, name.as_bytes())?;
+        let written = std::io::Write::write_all(&mut dir.create(name, 0o600)?, text.as_bytes());
+        written.map_err(|error| dir.io_error("write", name, &error))?;
+    }
     Ok(())
+}
+
+/// The directory that a path of the private home lies in, made where it is missing, and the last name.
+fn furnished<'p>(home: &Dir, path: &'p [u8]) -> crate::fs::Result<(Dir, &'p [u8])> {
+    let mut dir = home.again();
+    let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => return Ok((dir, path)),
+    };
+    for part in above.split(|byte| *byte == b'/') {
+        if dir.stat(part)?.is_none() {
+            dir.make_dir(part, 0o700)?;
+        }
+        dir = dir.subdir(part)?;
+    }
+    Ok((dir, name))
 }
 
 /// The directory that holds the place of a link, and the name there. No link that a command made leads elsewhere.

@@ -22,6 +22,7 @@ use super::mounts::{clone_tree, is_there, make_file, make_point, put, tmpfs};
 use super::spec::{HiddenLink, RunSpec, SOCKETS};
 use super::supervise::{RunError, at};
 use super::{home_entries, sys};
+use crate::fs::hide_layer::AgentLayout;
 use crate::fs::{Dir, Stamp, hide_layer};
 use crate::model::text::Location;
 use crate::model::view::Layers;
@@ -75,7 +76,7 @@ pub(super) fn hide_between(
 ) -> StepResult<(Layers, Vec<Location>)> {
     let links = &spec.covered.links;
     let cleaned = &spec.covered.cleaned;
-    if links.is_empty() && cleaned.is_empty() {
+    if links.is_empty() && cleaned.is_empty() && spec.agent.is_none() {
         return Ok((layers.clone(), Vec::new()));
     }
     let place = hide_layer::place_beside(layers.upper.as_path());
@@ -94,7 +95,27 @@ pub(super) fn hide_between(
     });
     let cleaned: Vec<_> = cleaned.collect();
     let failed = |_| at(format!("hide what is private in '{home}'"))(Errno::IO);
-    let without = hide_layer::lay(&place, home.as_path(), &wanted, &cleaned).map_err(failed)?;
+    let agent = spec.agent.iter();
+    let parsed = |inner: &Location| ResourcePath::parse(inner.as_bytes()).ok();
+    let of_agent = AgentLayout {
+        // The place of a single file is there: in the home directory below.
+        dirs: agent
+            .clone()
+            .flat_map(|agent| agent.state.iter().filter(|one| one.is_dir))
+            .filter_map(|one| parsed(&one.inner))
+            .collect(),
+        links: agent
+            .clone()
+            .flat_map(|agent| &agent.links)
+            .filter_map(|(inner, target)| Some((parsed(inner)?, target.as_bytes())))
+            .collect(),
+        files: agent
+            .flat_map(|agent| &agent.given)
+            .filter_map(|(inner, text)| Some((parsed(inner)?, text.as_bytes())))
+            .collect(),
+    };
+    let without =
+        hide_layer::lay(&place, home.as_path(), (&wanted, &cleaned), &of_agent).map_err(failed)?;
     let without = without
         .iter()
         .map(|inner| Location::from(home.as_path().join(OsStr::from_bytes(inner.as_bytes()))));

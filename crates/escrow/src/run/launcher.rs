@@ -62,6 +62,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     kept.extend([spec.share, channel.as_fd().as_raw_fd()]);
     kept.extend(&spec.groups);
     kept.extend(spec.caches.iter().map(|cache| cache.lock));
+    kept.extend(spec.agent.iter().map(|agent| agent.lock));
     sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     // Held for as long as something of the command may be there.
     let _share = sys::adopt(spec.share);

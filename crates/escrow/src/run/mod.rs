@@ -112,7 +112,6 @@ pub(crate) use program::{output, program};
 pub(crate) use proxy::Proxy;
 pub(crate) use published::Published;
 pub use published::PublishedPort;
-pub use secrets::Agent;
 pub use spec::{BuildLocks, Covered, HiddenLink, MountedSandbox, NamespaceOptions, RunSpec};
 pub(crate) use streams::connect;
 use supervise::at;
@@ -123,6 +122,7 @@ pub use walls::{Wall, fix, walls};
 
 use serde::{Deserialize, Serialize};
 
+use crate::agents::AgentReport;
 use crate::fs::process::ProcessIdentity;
 use crate::model::text::Location;
 use crate::model::{CheckpointId, DeniedConnection};
@@ -141,6 +141,8 @@ pub struct RunOutcome {
     pub hidden: Vec<Location>,
     /// The checkpoint that holds the plan as it was before, where one was taken.
     pub before: Option<CheckpointId>,
+    /// What came of the coding agents that ran in the plan.
+    pub agents: Vec<AgentReport>,
     /// Where no namespaces could be had: how it ran without, as [`Console::begins`] was told.
     pub without: Option<String>,
 }

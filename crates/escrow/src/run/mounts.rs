@@ -95,6 +95,15 @@ pub(super) fn make(spec: &RunSpec, terminal: Option<&Path>) -> StepResult<Mounte
             ready.push(DetachedMount { fd, at });
         }
     }
+    if let Some(agent) = &spec.agent {
+        let state = agent.state.iter().map(|one| (&one.from, &one.at));
+        for (from, at) in state.chain([(&agent.files, &agent.place)]) {
+            let fd = clone_tree(from.as_path(), OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
+            sys::harmless(fd.as_fd()).map_err(self::at(format!("restrict '{from}'")))?;
+            let at = at.as_path().to_owned();
+            ready.push(DetachedMount { fd, at });
+        }
+    }
     for path in &spec.look.writable {
         let fd = clone_tree(path.as_path(), OpenTreeFlags::AT_RECURSIVE)?;
         sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{path}'")))?;

@@ -1,10 +1,7 @@
 //! What a command does not get to see unless it is shown: files that hold credentials, by their usual names, and those entries of
 //! the home directory that [no list](super::home_entries) knows.
 //!
-//! These are the lists; `search` finds what of them is there. `run.show` and the presets of agents take single places back.
-
-use std::ffi::OsString;
-use std::path::Path;
+//! These are the lists; `search` finds what of them is there. `run.show` and the presets of [agents](crate::agents) take single places back.
 
 use super::home_entries::Listed;
 
@@ -295,87 +292,3 @@ pub(super) const SYSTEM: [&str; 14] = [
     "/bin", "/boot", "/dev", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/proc", "/run",
     "/sbin", "/sys", "/usr",
 ];
-
-/// An agent whose own credentials stay usable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Agent {
-    /// Claude Code.
-    Claude,
-    /// Codex.
-    Codex,
-    /// Aider, which uses the keys of several services.
-    Aider,
-    /// The Gemini CLI.
-    Gemini,
-}
-
-impl Agent {
-    /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 4] = [
-        ("claude", Self::Claude),
-        ("codex", Self::Codex),
-        ("aider", Self::Aider),
-        ("gemini", Self::Gemini),
-    ];
-
-    /// The agent that a command starts, by the name of its program.
-    pub(crate) fn of_program(program: &Path) -> Option<Self> {
-        let name = program.file_name()?;
-        let known = Self::ALL.iter().find(|(known, _)| name == *known);
-        known.map(|(_, agent)| *agent)
-    }
-
-    /// Words behind the name of its program that switch its own sandbox off, unless `words` already say what that is to be:
-    /// a command is confined anyway, and cannot make another sandbox.
-    pub(crate) fn without_own_sandbox(self, words: &[OsString]) -> &'static [&'static str] {
-        let says = |word: &OsString| {
-            let word = word.to_string_lossy();
-            word == "-s" || word == "--full-auto" || word == "--yolo" || word.contains("sandbox")
-        };
-        match self {
-            Self::Codex if !words.iter().any(says) => {
-                &["-c", "sandbox_mode=\"danger-full-access\""]
-            }
-            _ => &[],
-        }
-    }
-
-    /// What of [`IN_HOME`] it may see.
-    pub(crate) fn paths(self) -> &'static [&'static str] {
-        match self {
-            Self::Claude => &[
-                ".claude.json",
-                ".claude/.credentials.json",
-                ".claude/history.jsonl",
-            ],
-            Self::Codex => &[".codex/auth.json", ".codex/history.jsonl"],
-            Self::Aider => &[".aider.conf.yml", ".aider"],
-            Self::Gemini => &[
-                ".gemini/oauth_creds.json",
-                ".gemini/google_accounts.json",
-                ".gemini/mcp-oauth-tokens.json",
-                ".gemini/.env",
-            ],
-        }
-    }
-
-    /// Patterns of the variables that it may see, whatever they look like.
-    pub(crate) fn variables(self) -> &'static [&'static str] {
-        match self {
-            Self::Claude => &["ANTHROPIC_*", "CLAUDE_*"],
-            Self::Codex => &["OPENAI_*", "CODEX_*"],
-            Self::Aider => &[
-                "AIDER_*",
-                "ANTHROPIC_API_KEY",
-                "DEEPSEEK_API_KEY",
-                "GEMINI_API_KEY",
-                "GROQ_API_KEY",
-                "MISTRAL_API_KEY",
-                "OPENAI_*",
-                "OPENROUTER_API_KEY",
-                "XAI_API_KEY",
-            ],
-            Self::Gemini => &["GEMINI_*", "GOOGLE_API_KEY", "GOOGLE_GENAI_*"],
-        }
-    }
-}

@@ -102,6 +102,36 @@ pub struct CacheLayer {
     pub lock: i32,
 }
 
+/// A path that shows another one, as it is: nothing is layered.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BoundPath {
+    /// Where.
+    pub at: Location,
+    /// The same path within the home directory.
+    pub inner: Location,
+    /// What.
+    pub from: Location,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+/// The home of a coding agent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct AgentMounts {
+    /// Its directories, and its credentials.
+    pub state: Vec<BoundPath>,
+    /// The directory of its single files.
+    pub files: Location,
+    /// Where that appears.
+    pub place: Location,
+    /// Links to these in the home directory: where each is, and where it leads.
+    pub links: Vec<(Location, Location)>,
+    /// Files of the home directory that have another content inside.
+    pub given: Vec<(Location, String)>,
+    /// The descriptor of its lock, held for as long as the namespace is there.
+    pub lock: i32,
+}
+
 /// A command in copies, where no namespaces can be had.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CopiedRun {
@@ -109,6 +139,10 @@ pub struct CopiedRun {
     pub private: Location,
     /// What its `HOME` has of the real one: names, and where each leads.
     pub tools: Vec<(Location, Location)>,
+    /// Files of its `HOME` that are its own, and what is in each.
+    pub given: Vec<(Location, String)>,
+    /// What of an agent it can read; nothing once that is known.
+    pub shown: Vec<Location>,
     /// What stands in the copies for what a namespace would mount there.
     pub links: Vec<LinkInCopy>,
     /// What it can write.
@@ -141,6 +175,8 @@ pub struct RunSpec {
     pub scratch: Option<(Location, Layers)>,
     /// Caches of tools in it, with layers that stay.
     pub caches: Vec<CacheLayer>,
+    /// The home of the agent that the command starts.
+    pub agent: Option<AgentMounts>,
     /// The home directory, for those who join too.
     pub home: Option<Location>,
     /// Directories of which nothing can be seen.

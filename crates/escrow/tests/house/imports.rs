@@ -12,6 +12,7 @@ const RANKS: &[(&str, u8)] = &[
     ("failpoints", 0),
     ("model", 0),
     ("fs", 1),
+    ("agents", 2),
     ("policy", 1),
     ("strategy", 2),
     ("store", 2),

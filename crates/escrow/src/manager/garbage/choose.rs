@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::find::GarbageCandidate;
 use super::{GarbageRequest, LeftoverKind};
+use crate::agents::home;
 use crate::manager::caches;
 
 /// How long ago something ended. What seems to end in the future did so just now.
@@ -22,6 +23,11 @@ pub(super) fn choose(
     request: &GarbageRequest,
     now: Timestamp,
 ) -> Vec<bool> {
+    // Nothing ended there: sessions of an agent stay while it is used, whatever room is wanted.
+    let abandoned = |one: &GarbageCandidate| {
+        one.kind == LeftoverKind::AgentHome && age(one.ended, now) >= home::KEPT
+    };
+    let is_home = |one: &GarbageCandidate| one.kind == LeftoverKind::AgentHome;
     let limit = request.older_than.unwrap_or_default();
     let old = |one: &GarbageCandidate| age(one.ended, now) >= limit;
     let is_undo = |one: &GarbageCandidate| one.kind == LeftoverKind::Undo;
@@ -38,11 +44,16 @@ pub(super) fn choose(
             };
             all || age(one.ended, now) >= keep
         };
-        let goes = |one: &GarbageCandidate| old(one) && (loose(one) || expired(one));
+        let goes = |one: &GarbageCandidate| match is_home(one) {
+            true => old(one) && abandoned(one),
+            false => old(one) && (loose(one) || expired(one)),
+        };
         return things.iter().map(goes).collect();
     };
-    let mut goes: Vec<bool> = things.iter().map(|one| loose(one) && old(one)).collect();
-    let mut order: Vec<usize> = (0..things.len()).filter(|n| !loose(&things[*n])).collect();
+    let goes = |one: &GarbageCandidate| old(one) && (loose(one) || abandoned(one));
+    let mut goes: Vec<bool> = things.iter().map(goes).collect();
+    let ended = |one: &GarbageCandidate| !loose(one) && !is_home(one);
+    let mut order: Vec<usize> = (0..things.len()).filter(|n| ended(&things[*n])).collect();
     order.sort_by_key(|n| (things[*n].ended, is_undo(&things[*n])));
     let mut total: u64 = order.iter().map(|n| things[*n].bytes()).sum();
     for n in order {
@@ -108,6 +119,16 @@ mod tests {
         let older = [false; 7];
         assert_eq!(goes(&things, Some(49), None), older);
         assert_eq!(goes(&things, Some(0), None), [true; 7]);
+    }
+
+    #[test]
+    fn sessions_of_an_agent_go_when_it_was_not_used_for_long() {
+        use LeftoverKind::*;
+        let days = |days: i64| thing(AgentHome, days * 24, 50);
+        let things = [days(89), days(91), thing(Cache, 1, 5)];
+        assert_eq!(goes(&things, None, None), [false, true, false]);
+        assert_eq!(goes(&things, Some(0), None), [false, true, true]);
+        assert_eq!(goes(&things, None, Some(0)), [false, true, true]);
     }
 
     #[test]

@@ -157,6 +157,14 @@ impl Manager {
                 parts: vec![(Location::from(cache.path), bytes)],
             });
         }
+        for (agent, bytes) in self.agent_homes()? {
+            found.candidates.push(GarbageCandidate {
+                kind: LeftoverKind::AgentHome,
+                plan: None,
+                ended: time(agent.used),
+                parts: vec![(Location::from(agent.path), bytes)],
+            });
+        }
         for entry in locks {
             let text = String::from_utf8_lossy(&entry.name).into_owned();
             let id = text.split('.').next().unwrap_or_default();

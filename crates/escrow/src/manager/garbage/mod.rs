@@ -61,6 +61,8 @@ words! {
         Lock = "lock",
         /// A cache of a tool that commands of a project use.
         Cache = "cache",
+        /// The sessions of a coding agent.
+        AgentHome = "agent_home",
         /// What belongs to an open plan.
         Open = "open",
         /// Another process's work, set aside by an undo.
@@ -384,14 +386,16 @@ impl Manager {
             for one in &things {
                 let removed = match one.kind {
                     LeftoverKind::Lock => self.remove_lock(one),
-                    LeftoverKind::Cache => match self.remove_caches(one) {
-                        Ok(true) => Ok(()),
-                        Ok(false) => {
-                            collected.keep(std::slice::from_ref(one), "a command uses it");
-                            continue;
+                    LeftoverKind::Cache | LeftoverKind::AgentHome => {
+                        match self.remove_unused(one) {
+                            Ok(true) => Ok(()),
+                            Ok(false) => {
+                                collected.keep(std::slice::from_ref(one), "a command uses it");
+                                continue;
+                            }
+                            Err(error) => Err(error),
                         }
-                        Err(error) => Err(error),
-                    },
+                    }
                     _ => self.remove_orphan(one),
                 };
                 match removed {
@@ -413,11 +417,15 @@ impl Manager {
         }
     }
 
-    /// Removes a cache that no command uses; says whether it is gone.
-    fn remove_caches(&self, thing: &GarbageCandidate) -> Result<bool> {
+    /// Removes a cache or an agent home that no command uses; says whether it is gone.
+    fn remove_unused(&self, thing: &GarbageCandidate) -> Result<bool> {
         let mut parts = thing.parts.iter();
         parts.try_fold(true, |gone, (path, _)| {
-            Ok(self.remove_cache(path.as_path())? && gone)
+            let removed = match thing.kind {
+                LeftoverKind::AgentHome => self.remove_agent_home(path.as_path())?,
+                _ => self.remove_cache(path.as_path())?,
+            };
+            Ok(removed && gone)
         })
     }
 

@@ -31,7 +31,14 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          *.sublime-project .vim/ .vimrc .nvimrc .nvim.lua .exrc .config/nvim/ .emacs .emacs.d/ .dir-locals.el",
     ),
     ("it configures the sandboxes of agents", "escrow.yaml"),
-    ("an agent runs what it names", ".mcp.json .cursor/ .claude/"),
+    (
+        "a coding agent runs or obeys it",
+        ".mcp.json .claude/ claude.md claude.local.md .codex/ agents.md agents.override.md .agents/ .gemini/ gemini.md .qwen/ qwen.md \
+         .opencode/ opencode.json opencode.jsonc .aider.conf.yml .aider.model.settings.yml conventions.md .goose/ .goosehints \
+         .github/copilot-instructions.md .github/instructions/ .github/prompts/ .github/agents/ .copilot/ .cline/ .clinerules \
+         .clinerules/ .crush/ .crush.json crush.json crush.md .cursor/ .cursorrules .windsurf/ .windsurfrules .roo/ .roomodes \
+         .kilocode/ .continue/ .amp/ .augment/ .junie/ .kiro/ .trae/ .worktreeinclude",
+    ),
     (
         "a shell or a terminal reads it when it starts",
         ".envrc .direnv/ .config/direnv/ .bashrc .bash_profile .bash_login .bash_logout .bash_aliases \
