@@ -310,6 +310,19 @@ pub(crate) fn here() -> Option<PathBuf> {
     std::env::current_dir().ok()
 }
 
+/// Whether a process of this user works in one of these directories.
+pub(crate) fn works_below(directories: &[PathBuf]) -> bool {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut places = processes.filter_map(|process| process.path().join("cwd").read_link().ok());
+    places.any(|place| directories.iter().any(|one| place.starts_with(one)))
+}
+
+/// The directory in which an agent keeps its configuration: that of its variable, else one in the home directory.
+pub(crate) fn agent_home(name: &str, usual: &str) -> Option<PathBuf> {
+    let named = variable(name).map(PathBuf::from);
+    named.or_else(|| Some(user_home()?.join(usual)))
+}
+
 /// The home directory of the user.
 pub(crate) fn user_home() -> Option<PathBuf> {
     variable("HOME").map(PathBuf::from)

@@ -143,6 +143,12 @@ impl Failure {
         &self.message
     }
 
+    /// What went wrong and what to do, on a line.
+    pub(crate) fn reason(&self) -> String {
+        let hints = self.hints.iter().map(|hint| format!("; {hint}"));
+        format!("{}{}", self.message, hints.collect::<String>())
+    }
+
     /// The error as a document.
     pub(crate) fn document(&self) -> Value {
         let details = self.details.clone();

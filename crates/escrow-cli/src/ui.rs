@@ -86,7 +86,7 @@ struct Noticed<'d, D> {
 /// The screen, or what stands for it.
 pub(crate) struct Ui {
     json: bool,
-    quiet: bool,
+    pub(crate) quiet: bool,
     verbose: bool,
     /// Whether every question is answered with yes.
     yes: bool,

@@ -1,5 +1,8 @@
 //! `escrow agent`: the coding agents that are known, what each keeps, and what it wanted to change of its configuration.
 
+pub(super) mod json_edit;
+pub(super) mod setup;
+
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
@@ -13,7 +16,7 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
-/// Show the coding agents that are known, and what they keep
+/// Show the coding agents that are known and what they keep, and connect them with Escrow
 ///
 /// An agent that `escrow run` starts finds its login and its sessions, and does not ask for permission: nothing that it does is final.
 /// What it keeps lives in an agent home of Escrow's own. What it, or a later start of it, would execute (settings, hooks, plugins,
@@ -30,6 +33,7 @@ enum AgentVerb {
     Show(ShowArgs),
     Diff(DiffArgs),
     Accept(AcceptArgs),
+    Setup(setup::AgentSetupArgs),
 }
 
 /// List the known agents: which are installed, and what their homes take
@@ -70,8 +74,17 @@ struct AcceptArgs {
 }
 
 impl AgentArgs {
+    /// Does what needs no state, if that was typed.
+    pub(super) fn without_state(&self, ui: &Ui) -> Option<Result<(), Failure>> {
+        match &self.verb {
+            AgentVerb::Setup(args) => Some(args.run(ui)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
+            AgentVerb::Setup(args) => args.run(ui),
             AgentVerb::List(_) => list(context, ui),
             AgentVerb::Show(args) => args.run(context, ui),
             AgentVerb::Diff(args) => args.run(context, ui),

@@ -10,7 +10,7 @@ use escrow::manager::{GarbageReport, GarbageRequest, Leftover, LeftoverKind, Man
 use escrow::model::units;
 use serde_json::{Value, json};
 
-use super::show;
+use super::{hook, show};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Ui, count, size};
@@ -59,6 +59,9 @@ impl GcArgs {
             }
             return Ok(());
         }
+        if !self.orphans {
+            self.collect_sessions(context, ui)?;
+        }
         let request = GarbageRequest {
             older_than: self.older_than,
             max_size: self.max_size,
@@ -82,6 +85,21 @@ impl GcArgs {
 }
 
 impl GcArgs {
+    /// Removes the plans of agents' sessions and worktrees that hold nothing and that nothing uses any more.
+    fn collect_sessions(&self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        for name in hook::collect_abandoned(context, self.older_than, self.dry_run)? {
+            let word = if self.dry_run {
+                "would remove"
+            } else {
+                "removed"
+            };
+            ui.notice(&format!(
+                "{word} the unused plan {name} of an agent's session"
+            ));
+        }
+        Ok(())
+    }
+
     /// Names the areas of a home whose state cannot be used; the failure stays one.
     pub(crate) fn without_state(&self, failure: Failure) -> Failure {
         let Some(home) = failure.lost_home().filter(|_| self.orphans) else {

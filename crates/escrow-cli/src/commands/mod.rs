@@ -12,6 +12,7 @@ mod diff;
 mod doctor;
 mod gc;
 mod holder;
+mod hook;
 mod init;
 mod inside;
 mod log;
@@ -125,6 +126,7 @@ pub(crate) enum ColorArg {
 enum Command {
     Run(run::RunArgs),
     Shell(shell::ShellArgs),
+    Hook(hook::HookArgs),
     Plan(plan::PlanArgs),
     Sandbox(sandbox::SandboxArgs),
     Path(path::PathArgs),
@@ -195,6 +197,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         Command::Reference(args) => return args.run(ui),
         Command::Inside(args) => return args.run(),
         Command::Holder(args) => return args.run(),
+        Command::Hook(args) => return args.run(global, ui),
         command => command,
     };
     if let Some(socket) = context::socket() {
@@ -203,6 +206,11 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
     // What is about a configuration must not stumble over the one that is here.
     match &command {
         Command::Init(args) => return args.run(ui),
+        Command::Agent(args) => {
+            if let Some(done) = args.without_state(ui) {
+                return done;
+            }
+        }
         Command::Type(args) => {
             if let Some(done) = args.validate(ui) {
                 return done;
@@ -292,6 +300,7 @@ fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failur
         Command::Type(args) => args.run(context, ui),
         Command::Trust(args) => args.run(context, ui),
         Command::Init(_)
+        | Command::Hook(_)
         | Command::Uninstall(_)
         | Command::Completions(_)
         | Command::Man(_)

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::answer::Asker;
-use super::checkpoint;
+use super::{checkpoint, hook};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
@@ -79,6 +79,11 @@ impl RestoreArgs {
             return Ok(());
         }
         ui.news(&restored.message());
+        if let Some((session, turn)) = hook::conversation(&restored.checkpoint) {
+            ui.say(&format!(
+                "the conversation does not return by itself: rewind the session {session} to before turn {turn}"
+            ));
+        }
         ui.say(&match &restored.before {
             Some(before) => format!(
                 "next: `escrow diff {0}`, or `escrow restore {0} {1}` to take it back",

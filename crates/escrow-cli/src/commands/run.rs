@@ -43,8 +43,15 @@ use crate::ui::{ReportFile, Tone, Ui, paint};
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(super) options: RunOptions,
+    /// Run this text with `bash -c`, instead of a command
+    #[arg(long, value_name = "TEXT", conflicts_with = "command")]
+    pub(super) script: Option<OsString>,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    #[arg(
+        trailing_var_arg = true,
+        required_unless_present = "script",
+        value_name = "COMMAND"
+    )]
     pub(super) command: Vec<OsString>,
 }
 
@@ -177,7 +184,11 @@ impl std::str::FromStr for AgentHomeArg {
 
 impl RunArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        self.options.run(&self.command, context, ui)
+        let command = match self.script {
+            Some(script) => vec!["bash".into(), "-c".into(), "--".into(), script],
+            None => self.command,
+        };
+        self.options.run(&command, context, ui)
     }
 }
 
@@ -254,6 +265,14 @@ impl RunOptions {
             true => context.manager.run_unconfined(&plan, &request),
             false => context.manager.run(&plan, &request),
         };
+        if ui.quiet {
+            // Which variables a command goes without is no warning for a program that asked for its output alone.
+            let notices = context.manager.notices();
+            let told = notices
+                .iter()
+                .filter(|one| !one.starts_with("not passed: "));
+            told.for_each(|one| ui.notice(one));
+        }
         if let Ok(ended) = &ended
             && let Some(how) = ended.without.as_ref().filter(|_| ui.is_json())
         {

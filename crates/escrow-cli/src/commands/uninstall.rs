@@ -4,6 +4,7 @@ use clap::Args;
 use escrow::model::PlanState;
 use serde_json::{Value, json};
 
+use super::agent::setup;
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
@@ -12,7 +13,7 @@ use crate::ui::{Ui, count};
 /// Say what Escrow keeps on this machine, or remove all of it
 ///
 /// Without `--purge` nothing is removed: it lists the plans, what of them was never committed, and where the state lies. With
-/// it every plan is cleaned up, with what lies beside originals, then the state goes. The originals are untouched. What
+/// it the hooks of coding agents are taken out, every plan is cleaned up, with what lies beside originals, then the state goes. The originals are untouched. What
 /// only you can decide about is named: the program itself, and each `escrow.yaml`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  escrow uninstall\n  escrow uninstall --purge")]
@@ -33,6 +34,16 @@ impl UninstallArgs {
         for plan in &plans {
             ui.say(&format!("  plan {}: {}", plan.name, plan.state));
         }
+        for (agent, file) in setup::installed() {
+            let name = agent.name();
+            match file {
+                Ok(file) => ui.say(&format!(
+                    "  hooks of {name}: '{}'",
+                    escrow::model::text::Location::from(file)
+                )),
+                Err(failure) => ui.warn(&format!("hooks of {name}: {}", failure.message())),
+            }
+        }
         if !self.purge {
             return explain(&home, &plans, ui);
         }
@@ -52,6 +63,12 @@ impl UninstallArgs {
         };
         if !ui.confirm(&format!("Remove all of it{lost}?")) {
             return Err(Failure::failed("nothing was removed"));
+        }
+        // Before the rest: with the hooks and without Escrow an agent can do nothing.
+        for (agent, file) in setup::installed() {
+            if let Err(failure) = file.and_then(|_| setup::take_out(agent)) {
+                ui.warn(&format!("the hooks stay: {}", failure.message()));
+            }
         }
         let (count_of_plans, report) = (plans.len(), context.manager.purge()?);
         for (one, why) in &report.kept {

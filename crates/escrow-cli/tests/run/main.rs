@@ -40,6 +40,7 @@ mod git_unseen;
 mod git_work;
 mod groups;
 mod helpers_killed;
+mod hooks;
 mod inject;
 mod jobs;
 mod join;

@@ -30,6 +30,7 @@ mod options;
 mod parse;
 mod schema;
 mod settings;
+mod user_file;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -51,6 +52,7 @@ pub use schema::{schema, schema_with};
 pub use settings::{
     ConfigResource, Injection, RunDefaults, SecretSource, Settings, UntrustedResource, Validation,
 };
+pub use user_file::{read_user_file, replace_user_file};
 
 use crate::agents::AgentPreset;
 use crate::model::resource::FS_DIRECTORY;

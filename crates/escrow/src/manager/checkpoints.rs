@@ -5,6 +5,7 @@ use std::path::Path;
 use super::content::check_readable;
 use super::creation::NewSandbox;
 use super::discard::ROLLBACK;
+use super::prompts::PROMPT;
 use super::sessions::SessionState;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
 use crate::commit::{Return, prepare_restore, standing_parts};
@@ -82,6 +83,17 @@ impl Manager {
         label: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<Checkpoint> {
+        self.create_checkpoint_for(plan, label, None, observer)
+    }
+
+    /// The same for a reason.
+    pub(super) fn create_checkpoint_for(
+        &self,
+        plan: &Plan,
+        label: Option<&str>,
+        why: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<Checkpoint> {
         self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.begin_call(plan, false)?;
         self.check_asked_checkpoint(plan)?;
@@ -89,7 +101,7 @@ impl Manager {
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
             let paused = self.pause(plan)?;
-            let kept = self.keep(plan, label, None, (paused.is_some(), observer), None)?;
+            let kept = self.keep(plan, label, why, (paused.is_some(), observer), None)?;
             let (views, others) = self.split_kept(self.live_sandboxes(plan)?);
             for (view, why) in others {
                 let name = view.resource.name;
@@ -224,6 +236,8 @@ impl Manager {
         let need_not = |last: &Checkpoint| match why {
             None => false,
             Some(_) if is_mixture(last) => false,
+            // One before a command has no label by which a person finds the prompt.
+            Some(PROMPT) => false,
             Some(why) if why == restores => {
                 let reason = last.reason.as_deref();
                 reason.is_none_or(|reason| reason == restores)
@@ -504,7 +518,8 @@ impl Manager {
     pub(super) fn prune(&self, plan: &Plan, spared: &[CheckpointId], squash: bool) -> Result<()> {
         let mut automatic = self.store.checkpoints_for(plan.id, None)?;
         // What a rollback discarded is kept as long as a commit can be undone.
-        automatic.retain(|one| !is_mixture(one) && one.reason.as_deref() != Some(ROLLBACK));
+        let apart = [Some(ROLLBACK), Some(PROMPT)];
+        automatic.retain(|one| !is_mixture(one) && !apart.contains(&one.reason.as_deref()));
         let keep = self.settings_of(plan)?.checkpoint.keep;
         let many = automatic.len().saturating_sub(keep as usize);
         let restores = Some(AutoCheckpoint::BeforeRestore.as_str());

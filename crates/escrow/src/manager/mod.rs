@@ -63,6 +63,7 @@ mod network;
 mod opened;
 mod plans;
 mod project;
+mod prompts;
 mod purge;
 mod recovery;
 mod removal;
