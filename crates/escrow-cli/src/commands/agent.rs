@@ -194,7 +194,8 @@ impl ShowArgs {
             ("hosts of `--network preset`", preset.hosts.clone()),
         ] {
             if !all.is_empty() {
-                ui.line(&format!("{what}:\n  {}", all.join("\n  ")));
+                ui.line(&format!("{what}:"));
+                all.iter().for_each(|one| ui.line(&format!("  {one}")));
             }
         }
         let name = &preset.name;

@@ -1,7 +1,7 @@
 //! The summary of a command that ran in a plan: what it changed, and what was denied to it.
 
 use escrow::Plan;
-use escrow::agents::AgentReport;
+use escrow::agents::{AgentReport, WantedChange};
 use escrow::commit::CommitTerms;
 use escrow::manager::{PlanDiff, ResourceDiff};
 use escrow::model::text::{Location, escape};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
-use crate::ui::{Tone, Ui, paint};
+use crate::ui::{Tone, Ui, count as counted, paint};
 
 /// Names the hosts that were denied.
 pub(super) fn show_denied(denied: &[DeniedConnection], ui: &Ui) {
@@ -52,7 +52,33 @@ pub(super) fn show_hidden(hidden: &[Location], context: &Context, ui: &Ui) {
 }
 
 /// How many changes of an agent's configuration are named one by one.
-const WANTED: usize = 5;
+const WANTED: usize = 12;
+
+/// The changes of an agent's configuration as they are named: what runs soonest first, and of a directory of skills or plugins its
+/// name and how many files.
+fn named(wanted: &[WantedChange]) -> Vec<(String, String)> {
+    let mut named: Vec<(String, String, usize)> = Vec::new();
+    for one in wanted {
+        let parts: Vec<&str> = one.path.split('/').collect();
+        let (path, summary) = match parts.len() > 3 {
+            true => (parts[..3].join("/"), "files"),
+            false => (one.path.clone(), one.summary.as_str()),
+        };
+        match named.iter_mut().find(|(known, ..)| *known == path) {
+            Some((.., count)) => *count += 1,
+            None => named.push((path, summary.to_owned(), 1)),
+        }
+    }
+    // A file of settings, with its hooks and servers, is obeyed at once; a skill when it is asked for.
+    named.sort_by_key(|(path, summary, _)| (summary == "files", path.clone()));
+    let said = named
+        .into_iter()
+        .map(|(path, summary, count)| match summary.as_str() {
+            "files" => (format!("{path}/"), counted(count as u64, "file", "files")),
+            _ => (path, summary),
+        });
+    said.collect()
+}
 
 /// Says what an agent wanted to change of its configuration, and which logins are refreshed.
 pub(super) fn show_agent(report: &AgentReport, context: &Context, ui: &Ui) {
@@ -67,16 +93,17 @@ pub(super) fn show_agent(report: &AgentReport, context: &Context, ui: &Ui) {
             "{name} left no login that parses: {at} stays as it was"
         ));
     }
-    for one in report.wanted.iter().take(WANTED) {
-        let (path, summary) = (escape(one.path.as_bytes()), escape(one.summary.as_bytes()));
+    let wanted = named(&report.wanted);
+    for (path, summary) in wanted.iter().take(WANTED) {
+        let (path, summary) = (escape(path.as_bytes()), escape(summary.as_bytes()));
         ui.say(&format!(
             "{} {name} wanted to change ~/{path}: {summary}; kept out",
             paint(Tone::Careful, "attention")
         ));
     }
-    if let Some(more @ 1..) = report.wanted.len().checked_sub(WANTED) {
+    if let Some(more @ 1..) = wanted.len().checked_sub(WANTED) {
         ui.say(&format!(
-            "attention {name} wanted to change {more} more files of its configuration; kept out"
+            "attention {name} wanted to change {more} more places of its configuration; kept out"
         ));
     }
     if !report.wanted.is_empty() {

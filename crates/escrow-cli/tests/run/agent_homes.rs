@@ -405,6 +405,73 @@ fn a_run_that_is_killed_loses_no_session_and_no_login() {
     );
 }
 
+// rule A1
+#[test]
+fn what_a_command_makes_of_an_agent_home_stops_no_later_run() {
+    as_user_too();
+    let (world, cli) = with_agents();
+    let real = world.at("user-home/.codex/auth.json");
+    fs::create_dir_all(real.parent().expect("it has one")).expect("there is room");
+    write(&real, "{\"token\": \"first\"}");
+    write(world.at("user-home/.claude.json"), "{\"userID\": \"u1\"}");
+    for spoil in [
+        "cd /dev/agents/codex; for f in $(ls -A); do rm -rf $f; mkdir $f; touch $f/x; done; mkdir .codex%history.jsonl",
+        "cd /dev/agents/codex; for f in $(ls -A); do rm -rf $f; mkfifo $f; done",
+        "cd /dev/agents/codex; for f in $(ls -A); do rm -rf $f; ln -s /etc/passwd $f; done",
+        "cd /dev/agents/codex; for f in $(ls -A | grep -v sqlite); do rm -rf $f; head -c 2000000 /dev/zero > $f; done",
+        "cd ~/.codex/sessions; mkdir -p a/b; ln -s / a/root; mkfifo a/pipe; chmod 0 a/b a; rm -rf ~/.codex/auth.json; mkdir ~/.codex/auth.json",
+        "rm -rf ~/.codex/history.jsonl; mkdir -p ~/.codex/history.jsonl/x; rm ~/.claude.json; mkdir ~/.claude.json",
+    ] {
+        let spoil = format!("sh={spoil}");
+        for agent in ["codex", "claude"] {
+            let spoil = spoil.replace("codex", agent);
+            cli.run(["run", "--new", "--rollback", "--", agent, &spoil]);
+            let ended = cli.expect(
+                format!("run --new --rollback -- {agent} remember=again recall"),
+                0,
+            );
+            has(&ended.stdout_text(), ["again"]);
+            lacks(&ended.stderr_text(), ["cannot be used"]);
+        }
+        assert_eq!(
+            cli.ok("run --new --rollback -- codex login"),
+            "{\"token\": \"first\"}\n"
+        );
+        assert_eq!(read(&real), "{\"token\": \"first\"}");
+        assert_eq!(
+            read(world.at("user-home/.claude.json")),
+            "{\"userID\": \"u1\"}"
+        );
+    }
+    cli.ok("gc");
+    cli.ok("uninstall --purge --yes");
+}
+
+#[test]
+fn odd_homes_stop_no_run() {
+    as_user_too();
+    let (world, cli) = with_agents();
+    let home = world.at("user-home");
+    for odd in [
+        "rm -rf .claude; touch .claude",
+        "rm -rf .claude; mkdir .claude; touch .claude/projects; mkdir .claude/history.jsonl",
+        "rm -rf .claude*; echo '[]' > .claude.json; mkdir -p .claude/.credentials.json",
+        "rm -rf .claude*; mkdir dotfiles; ln -s dotfiles .claude; ln -s dotfiles/c.json .claude.json; echo '{}' > dotfiles/c.json",
+    ] {
+        sh(&home, odd);
+        let before = sh(&home, "find . | sort; cat .claude.json 2>/dev/null || :");
+        cli.expect("run --new --rollback -- claude words", 0);
+        let after = sh(&home, "find . | sort; cat .claude.json 2>/dev/null || :");
+        assert_eq!(after, before, "{odd}");
+    }
+    // Through links of the home directory everything is kept all the same.
+    cli.ok("run --new --rollback -- claude remember=through");
+    assert_eq!(
+        cli.ok("run --new --rollback -- claude recall"),
+        "through\nthrough\n"
+    );
+}
+
 #[test]
 fn an_agent_is_recognized_however_it_is_started() {
     as_user_too();

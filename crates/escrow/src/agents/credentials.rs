@@ -16,7 +16,7 @@ use super::home::{AgentHome, flat};
 use super::paths::{AgentPaths, PresetEntry};
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::state_dir::{make_all, room};
-use crate::fs::{Cause, Dir, EntryHandle, Meta, Result};
+use crate::fs::{Cause, Dir, EntryHandle, Meta, Result, remove};
 
 /// The largest file that is taken for a credential.
 pub(crate) const MOST: u64 = 1 << 20;
@@ -39,7 +39,7 @@ pub(crate) fn sync(home: &AgentHome, paths: &AgentPaths) -> Result<Vec<SyncedCre
             continue;
         };
         let real = read_real(&entry.at, MOST)?;
-        let own = read(&files, &name, MOST)?;
+        let own = read_own(&files, &name, MOST)?;
         let base = bases.read(&name).unwrap_or_default();
         let decided = decide(real.as_ref(), own.as_ref(), &base);
         match decided {
@@ -126,6 +126,15 @@ fn parses(bytes: &[u8]) -> bool {
     read.is_ok_and(|object| !object.is_empty())
 }
 
+/// A file that commands write: what is no file, or too large for one, goes.
+pub(crate) fn read_own(dir: &Dir, name: &[u8], most: u64) -> Result<Option<Content>> {
+    let found = read(dir, name, most)?;
+    if found.is_none() && dir.stat(name)?.is_some() {
+        remove::remove(dir, name)?;
+    }
+    Ok(found)
+}
+
 /// A file of a directory that commands write: nothing there is followed, waited for, or read beyond a bound.
 pub(crate) fn read(dir: &Dir, name: &[u8], most: u64) -> Result<Option<Content>> {
     match dir.stat(name)? {
@@ -158,7 +167,17 @@ pub(crate) fn write_shared(dir: &Dir, name: &[u8], bytes: &[u8]) -> Result<()> {
 pub(crate) fn read_real(at: &Path, most: u64) -> Result<Option<Content>> {
     match Dir::open(at.parent().unwrap_or(Path::new("/"))) {
         Err(error) if error.is_absent() || error.is(Errno::NOTDIR) => Ok(None),
-        dir => read(&dir?, at.file_name().unwrap_or_default().as_bytes(), most),
+        dir => {
+            let (dir, name) = (dir?, at.file_name().unwrap_or_default().as_bytes());
+            match (read(&dir, name, most)?, dir.stat(name)?) {
+                // What is there is the user's, and not to be replaced by something else.
+                (None, Some(meta)) if meta.is_file() => {
+                    Err(dir.error("read", name, Cause::Damaged("it is too large")))
+                }
+                (None, Some(meta)) => Err(dir.error("read", name, Cause::Kind(meta.kind.word()))),
+                (found, _) => Ok(found),
+            }
+        }
     }
 }
 

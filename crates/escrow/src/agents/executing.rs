@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::paths::AgentPaths;
-use crate::fs::state_dir;
+use super::paths::{AgentPaths, without_links};
 
 /// What of a home directory programs execute or obey that are no agents.
 const EXECUTING: &[(&str, &str)] = &[
@@ -51,10 +50,7 @@ pub(crate) fn executing<'a>(
     }
     let own = EXECUTING.iter().map(|(path, what)| {
         let at = home.join(path);
-        (
-            state_dir::canonical_any(&at).unwrap_or(at),
-            (*what).to_owned(),
-        )
+        (without_links(&at), (*what).to_owned())
     });
     all.extend(own);
     all

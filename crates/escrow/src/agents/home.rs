@@ -209,6 +209,11 @@ impl AgentHome {
                 if found.iter().any(|one| one.name == name) {
                     continue;
                 }
+                // What a command put in the place of a file goes.
+                let is_odd = |meta: crate::fs::Meta| !meta.is_file();
+                if files.stat(&name)?.is_some_and(is_odd) {
+                    remove::remove(&files, &name)?;
+                }
                 if seeded && files.stat(&name)?.is_none() && self.unseeded(&name)? {
                     seed_file(&entry, &files, &name)?;
                 }

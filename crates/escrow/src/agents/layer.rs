@@ -13,7 +13,7 @@ use super::marks::RunMarks;
 use super::paths::{AgentPaths, PresetEntry, match_name};
 use super::wanted::{self, FoundChange, WantedChange};
 use super::{AgentReport, credentials, merged};
-use crate::fs::{Dir, FsError, Result};
+use crate::fs::{Dir, FsError, Result, remove};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, DiffView, EntryKind, ResourcePath};
 
@@ -22,7 +22,10 @@ pub(crate) struct AgentLayer<'a> {
     pub(crate) upper: &'a Path,
     pub(crate) paths: &'a AgentPaths,
     pub(crate) agent: &'a AgentHome,
-    pub(crate) plan: &'a str,
+    /// The home in which changes of configuration are noted.
+    pub(crate) noted: &'a AgentHome,
+    /// The plan: its name, and its id.
+    pub(crate) plan: (&'a str, &'a str),
 }
 
 impl AgentLayer<'_> {
@@ -84,7 +87,11 @@ impl AgentLayer<'_> {
                 let is_database = [".sqlite", ".db", "-wal", "-shm"]
                     .iter()
                     .any(|end| name.ends_with(end));
-                if !is_database || files.stat(&flat)?.is_none() {
+                let there = files.stat(&flat)?;
+                if there.is_some_and(|there| !there.is_file()) {
+                    remove::remove(&files, &flat)?;
+                }
+                if !is_database || there.is_none() {
                     dir.rename(name.as_bytes(), &files, &flat)?;
                 }
             }
@@ -162,7 +169,7 @@ impl AgentLayer<'_> {
             }
         }
         if !found.kept.is_empty() {
-            let kept = credentials::read(files, flat, wanted::MOST_MERGED)?;
+            let kept = credentials::read_own(files, flat, wanted::MOST_MERGED)?;
             let kept = kept.and_then(|(bytes, _)| merged::object(&bytes));
             let mut kept = kept.unwrap_or_default();
             for (path, value) in &found.kept {
@@ -203,7 +210,7 @@ impl AgentLayer<'_> {
 
     fn note(&self, inner: &Path, found: FoundChange) -> Result<Option<WantedChange>> {
         let at = (self.paths.home.as_path(), inner);
-        wanted::note(self.agent, at, found, self.plan)
+        wanted::note(self.noted, at, found, self.plan)
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `credentials` | a credential that changed inside reaches the real file, whole and under a lock |
 //! | `merged` | files that are state and configuration at once, by key |
 //! | `marks` | which agents ran in a plan, and with which homes, also after a crash |
+//! | `mounts` | what a run shows of an agent home |
 //! | `layer` | what an agent wrote over the home directory goes where it belongs |
 //! | `executing` | what of a home directory programs execute or obey |
 //! | `script` | what a shell would read of a script |
@@ -23,6 +24,7 @@ pub(crate) mod home;
 pub(crate) mod layer;
 pub(crate) mod marks;
 pub(crate) mod merged;
+pub(crate) mod mounts;
 pub(crate) mod paths;
 mod recognize;
 pub(crate) mod script;
@@ -40,6 +42,9 @@ use crate::model::text::Location;
 pub use home::StoredAgentHome;
 pub(crate) use recognize::Recognized;
 pub use wanted::{FileVersions, WantedChange};
+
+/// Stands in a flag for the directory of the project.
+const HERE: &str = "{here}";
 
 /// The compiled-in table.
 const TABLE: &str = include_str!("agents.yaml");
@@ -126,7 +131,7 @@ pub struct AgentFlag {
 
 impl AgentPreset {
     /// The words behind its name that make it stop asking, as far as `words` do not say what it is to do.
-    pub(crate) fn unasked(&self, words: &[OsString]) -> Vec<String> {
+    pub(crate) fn unasked(&self, words: &[OsString], here: &str) -> Vec<String> {
         let says = |patterns: &[String]| {
             let mut words = words.iter().map(|word| word.to_string_lossy());
             words.any(|word| patterns.iter().any(|pattern| fits(pattern, &word)))
@@ -135,7 +140,12 @@ impl AgentPreset {
         let first = words.first().map(|word| word.to_string_lossy());
         let is_first = |one: &String| first.as_deref() == Some(one.as_str());
         let flags = flags.filter(|flag| !says(&flag.unless) && !flag.not_for.iter().any(is_first));
-        flags.flat_map(|flag| flag.words.iter().cloned()).collect()
+        // A path that cannot be quoted is left out with its flag.
+        let plain = !here.contains(['"', '\\']) && !here.contains(char::is_control);
+        let needs = |flag: &&AgentFlag| flag.words.iter().any(|word| word.contains(HERE));
+        let flags = flags.filter(|flag| plain || !needs(flag));
+        let words = flags.flat_map(|flag| flag.words.iter());
+        words.map(|word| word.replace(HERE, here)).collect()
     }
 
     /// Every path of it.
@@ -306,7 +316,7 @@ mod tests {
         let unasked = |name: &str, words: &str| {
             let words: Vec<OsString> = words.split_whitespace().map(Into::into).collect();
             let preset = agents.named(name).expect("it is in the table");
-            preset.unasked(&words).join(" ")
+            preset.unasked(&words, "/p").join(" ")
         };
         let all = "--dangerously-skip-permissions";
         assert!(unasked("claude", "-p x").starts_with(all));
@@ -316,7 +326,9 @@ mod tests {
         assert_eq!(unasked("codex", "exec x"), off);
         assert_eq!(
             unasked("codex", ""),
-            format!("{off} -c approval_policy=\"never\"")
+            format!(
+                "{off} -c approval_policy=\"never\" -c projects={{\"/p\"={{trust_level=\"trusted\"}}}}"
+            )
         );
         assert_eq!(unasked("codex", "-s read-only"), "");
         assert_eq!(unasked("opencode", "run x"), "");
@@ -338,7 +350,7 @@ mod tests {
         let claude = agents.named("claude").expect("it is in the table");
         assert!(claude.variables.iter().any(|one| one == "ANTHROPIC_*"));
         assert!(claude.variables.iter().any(|one| one == "MY_KEY"));
-        assert!(claude.unasked(&[]).is_empty());
+        assert!(claude.unasked(&[], "/p").is_empty());
         assert_eq!(
             agents.named("mine").map(|one| one.title.as_str()),
             Some("mine")

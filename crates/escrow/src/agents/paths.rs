@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{AgentPreset, MergedFile, fits};
-use crate::fs::state_dir;
+use crate::fs::{Dir, state_dir};
 
 /// Directories of the home directory that many programs share: below these an agent has one of its own.
 const SHARED: [&str; 4] = [".config", ".local/share", ".local/state", ".local/bin"];
@@ -43,7 +43,7 @@ impl AgentPaths {
             let mut variables = environment.iter();
             let (_, value) = variables.find(|(name, _)| name == variable.as_str())?;
             let at = Path::new(value);
-            let real = state_dir::canonical_any(at).unwrap_or_else(|_| at.to_owned());
+            let real = without_links(at);
             (at.is_absolute() && real != home.join(place)).then(|| (place.clone(), real))
         });
         Self {
@@ -69,7 +69,7 @@ impl AgentPaths {
             (!name.contains('/')).then(|| to.join(name))
         };
         let at = at.or_else(beside).unwrap_or_else(|| self.home.join(name));
-        let at = state_dir::canonical_any(&at).unwrap_or(at);
+        let at = without_links(&at);
         let inner = at.strip_prefix(&self.home).ok()?.to_owned();
         (!inner.as_os_str().is_empty()).then(|| PresetEntry {
             inner,
@@ -77,6 +77,19 @@ impl AgentPaths {
             is_dir: text.ends_with('/'),
             at,
         })
+    }
+
+    /// Whether an entry can stand at its place: nothing of another kind is there, nor on the way, and this user can write there.
+    pub(crate) fn has_room(&self, entry: &PresetEntry) -> bool {
+        let own = rustix::process::geteuid();
+        let above = entry.at.ancestors().skip(1);
+        let mut above = above.take_while(|at| at.starts_with(&self.home));
+        let is_own = |at: &Path| match Dir::look(at) {
+            Ok(meta) => meta.is_dir() && (own.is_root() || meta.uid == own.as_raw()),
+            Err(error) => error.is_absent(),
+        };
+        let there = Dir::look(&entry.at);
+        above.all(is_own) && there.map_or(true, |meta| meta.is_dir() == entry.is_dir)
     }
 
     /// The entries of a list that lie in the home directory.
@@ -150,6 +163,17 @@ impl AgentPaths {
         all.dedup_by(|one, other| one.at == other.at);
         all.into_iter()
     }
+}
+
+/// A path without links, as far as it is there.
+pub(crate) fn without_links(path: &Path) -> PathBuf {
+    let resolved = path.ancestors().find_map(|above| {
+        let real = state_dir::canonical_any(above).ok()?;
+        Some(real.join(path.strip_prefix(above).ok()?))
+    });
+    let resolved = resolved.unwrap_or_else(|| path.to_owned());
+    // Joining nothing adds a slash.
+    resolved.components().collect()
 }
 
 /// The part of a path of a preset that belongs to the agent alone.

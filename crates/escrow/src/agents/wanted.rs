@@ -31,8 +31,11 @@ pub struct WantedChange {
     pub path: String,
     /// The change in a few words, as in `+1 hook SessionStart`.
     pub summary: String,
-    /// The plan in which it was made.
+    /// The plan in which it was made, by name.
     pub plan: String,
+    /// The same by its id: in another plan it is said again.
+    #[serde(default)]
+    plan_id: String,
     /// What is to be there.
     what: WantedContent,
     /// A digest of the real file as it was; empty where there was none.
@@ -62,7 +65,7 @@ pub(crate) fn note(
     agent: &AgentHome,
     (home, inner): (&Path, &Path),
     found: FoundChange,
-    plan: &str,
+    (plan, plan_id): (&str, &str),
 ) -> Result<Option<WantedChange>> {
     let (Some(path), real) = (inner.to_str(), read_real(&home.join(inner), MOST_MERGED)?) else {
         return Ok(None);
@@ -99,12 +102,14 @@ pub(crate) fn note(
         path: path.to_owned(),
         summary: summary(real.as_deref(), new.as_deref()),
         plan: plan.to_owned(),
+        plan_id: plan_id.to_owned(),
         was: real.map_or_else(String::new, |bytes| digest(&bytes)),
         what,
     };
     let alike = |one: &WantedChange| {
-        (&one.path, &one.summary, &one.what, &one.was)
-            == (&change.path, &change.summary, &change.what, &change.was)
+        let known = (&one.path, &one.plan_id, &one.summary, &one.what, &one.was);
+        let new = (&change.path, &change.plan_id, &change.summary);
+        known == (new.0, new.1, new.2, &change.what, &change.was)
     };
     if all.iter().any(alike) {
         return Ok(None);

@@ -11,7 +11,6 @@
 
 use std::ffi::OsStr;
 use std::ops::Deref;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,24 +18,24 @@ use std::time::Duration;
 use super::sessions::NamespaceEntry;
 use super::{Manager, RunRequest, SandboxView};
 use crate::agents::executing::executing;
-use crate::agents::home::{self, AgentHome, KeptFile, StoredAgentHome};
+use crate::agents::home::{self, AgentHome, StoredAgentHome};
 use crate::agents::layer::{AgentLayer, sync};
 use crate::agents::marks::RunMarks;
-use crate::agents::paths::{AgentPaths, PresetEntry};
+use crate::agents::mounts::ShownHome;
+use crate::agents::paths::{AgentPaths, without_links};
 use crate::agents::wanted::{self, WantedChange};
 use crate::agents::{
-    AgentPreset, AgentReport, Agents, FileVersions, MergedFile, Recognized, credentials, merged,
-    script,
+    AgentPreset, AgentReport, Agents, FileVersions, Recognized, credentials, script,
 };
 use crate::commit::scratch_name;
 use crate::error::{Error, Result, chain};
-use crate::fs::state_dir;
+use crate::fs::state_dir::{self, Lock};
 use crate::fs::workspace::is_absent;
 use crate::model::text::Location;
 use crate::model::{Action, AllowedHost, Network, Scope};
 use crate::run::RunSpec;
 use crate::run::program::{output_in_time, program};
-use crate::run::spec::{AgentMounts, BoundPath};
+use crate::run::spec::AgentMounts;
 use crate::store::Plan;
 
 /// Which agent a command is.
@@ -92,15 +91,6 @@ fn version(path: &Path) -> Option<String> {
     words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-fn bound(entry: &PresetEntry, from: &Path) -> BoundPath {
-    BoundPath {
-        at: Location::from(entry.at.as_path()),
-        inner: Location::from(entry.inner.as_path()),
-        from: Location::from(from),
-        is_dir: entry.is_dir,
-    }
-}
-
 /// A request, and the agent that it starts.
 pub(super) struct RunCall<'a> {
     request: RunRequest<'a>,
@@ -116,6 +106,13 @@ impl<'a> Deref for RunCall<'a> {
     }
 }
 
+/// The project that a command begins in: the resource that holds its directory, else that directory.
+pub(super) fn project_of(views: &[SandboxView], directory: &Path) -> String {
+    let mut roots = views.iter().map(|view| view.resource.at.as_path());
+    let root = roots.find(|root| directory.starts_with(root));
+    root.unwrap_or(directory).to_string_lossy().into_owned()
+}
+
 impl<'a> RunCall<'a> {
     /// A command that is no agent.
     pub(super) fn plain(request: &RunRequest<'a>) -> Self {
@@ -129,9 +126,6 @@ impl<'a> RunCall<'a> {
         self.starts.as_ref().map(|found| &found.preset)
     }
 }
-
-/// Where the files of an agent home appear inside.
-const INSIDE: &str = "/dev/agents";
 
 impl Manager {
     /// The presets that count for a plan.
@@ -242,108 +236,80 @@ impl Manager {
         }) else {
             return Ok(());
         };
-        // What a crash left comes first: a login may be among it.
-        self.settle_agents(plan)?;
-        let (agent, shared) = self.agent_home(plan, &paths, &call.agent_home)?;
-        let lock = agent.lock()?;
-        let now = self.options.origin.now().as_second();
-        if shared {
-            let gone = agent.trim(&lock, now)?;
-            if gone > 0 {
-                let (title, gone) = (&preset.title, gone >> 20);
-                self.notice(format!(
-                    "{title}: {gone} MiB of its oldest sessions were removed"
-                ));
-            }
-        }
-        let noted = credentials::sync(&agent, &paths)?;
-        for one in noted.iter().filter(|one| !one.is_refused) {
-            let at = self.under_home(&Location::from(one.entry.at.as_path()));
-            self.notice(format!(
-                "{}: {at} has the login of an earlier run now",
-                preset.title
-            ));
-        }
         let apart = |at: &Path| {
             let others = views.iter().map(|view| view.resource.at.as_path());
             let mut others = others.chain(spec.look.writable.iter().map(Location::as_path));
             others.all(|other| !other.starts_with(at) && !at.starts_with(other))
         };
-        let mut mounts = AgentMounts {
-            files: Location::from(agent.files()?.path()),
-            place: Location::from(Path::new(INSIDE).join(&preset.name)),
-            ..AgentMounts::default()
-        };
-        let place = mounts.place.clone();
-        let link = |entry: &PresetEntry, name: &[u8]| {
-            let target = place.as_path().join(OsStr::from_bytes(name));
-            let inner = Location::from(entry.inner.as_path());
-            (inner, Location::from(target))
-        };
-        let mut left_out = 0;
-        for entry in paths.entries(&preset.state) {
-            if !entry.is_dir || !apart(&entry.at) {
-                continue;
+        let here = project_of(views, spec.directory.as_path());
+        let shown = self.show_agent_home(plan, &paths, &call.agent_home, (&here, &apart));
+        let mounts = shown.and_then(|(mounts, share)| {
+            if let Some((_, layers)) = &spec.scratch {
+                crate::run::hidden::make_room(layers)?;
             }
-            let (dir, left) = agent.state_dir(&entry, shared)?;
-            left_out += left;
-            mounts.state.push(bound(&entry, dir.path()));
+            Ok((mounts, share))
+        });
+        match mounts {
+            Ok((mounts, share)) => {
+                let lock = entry.hold(share);
+                spec.agent = Some(AgentMounts { lock, ..mounts });
+            }
+            // The agent can do without, as at its first start.
+            Err(error) => {
+                let (title, why) = (&preset.title, chain(&error));
+                self.notice(format!(
+                    "{title}: its agent home cannot be used, so nothing of its sessions stays: {why}"
+                ));
+            }
         }
+        Ok(())
+    }
+
+    /// Prepares the home of an agent for a run: what is shown of it, and the share that keeps it there.
+    fn show_agent_home(
+        &self,
+        plan: &Plan,
+        paths: &AgentPaths,
+        choice: &AgentHomeChoice,
+        (here, apart): (&str, &dyn Fn(&Path) -> bool),
+    ) -> Result<(AgentMounts, Lock)> {
+        // What a crash left comes first: a login may be among it.
+        self.settle_agents(plan)?;
+        let (agent, seeded) = self.agent_home(plan, paths, choice)?;
+        let lock = agent.lock()?;
+        let now = self.options.origin.now().as_second();
+        let title = &paths.preset.title;
+        if seeded {
+            let gone = agent.trim(&lock, now)? >> 20;
+            if gone > 0 {
+                self.notice(format!(
+                    "{title}: {gone} MiB of its oldest sessions were removed"
+                ));
+            }
+        }
+        let noted = credentials::sync(&agent, paths)?;
+        for one in noted.iter().filter(|one| !one.is_refused) {
+            let at = self.under_home(&Location::from(one.entry.at.as_path()));
+            self.notice(format!("{title}: {at} has the login of an earlier run now"));
+        }
+        let marks = self.run_marks(plan, &paths.preset.name)?;
+        let home = ShownHome {
+            agent: &agent,
+            paths,
+            seeded,
+            here,
+            apart,
+        };
+        let (mounts, left_out) = home.mounts(&marks)?;
         if left_out > 0 {
-            let left_out = left_out >> 20;
             self.notice(format!(
-                "{}: the newest {} MiB of its sessions were taken over; {left_out} MiB of older ones stay outside",
-                preset.title,
-                home::SEEDED >> 20
+                "{title}: the newest {} MiB of its sessions were taken over; {} MiB of older ones stay outside",
+                home::SEEDED >> 20,
+                left_out >> 20
             ));
         }
-        for KeptFile { entry, name } in agent.kept_files(&paths, shared)? {
-            if apart(&entry.at) {
-                mounts.links.push(link(&entry, &name));
-            }
-        }
-        let files = agent.files()?;
-        for entry in paths.entries(&preset.credentials) {
-            let Some(name) = home::flat(&entry.name) else {
-                continue;
-            };
-            if !apart(&entry.at) {
-                continue;
-            }
-            let is_mounted = preset.mounted.contains(&entry.name);
-            match (is_mounted, files.stat(&name)?.is_some()) {
-                (false, _) => mounts.links.push(link(&entry, &name)),
-                (true, true) => {
-                    let from = files.path().join(OsStr::from_bytes(&name));
-                    mounts.state.push(bound(&entry, &from));
-                }
-                // The agent makes it in the layer, from where it is taken afterwards.
-                (true, false) => {}
-            }
-        }
-        let marks = self.run_marks(plan, &preset.name)?;
-        let given = marks.given()?;
-        let here = spec.directory.as_path().to_string_lossy();
-        for (file, entry) in paths.merged() {
-            let Some(name) = home::flat(&entry.name).filter(|_| apart(&entry.at)) else {
-                continue;
-            };
-            let Some(text) = self.give_merged(&agent, (file, &entry, &name), &here)? else {
-                continue;
-            };
-            credentials::private_file(&given, &name, text.as_bytes())?;
-            mounts
-                .given
-                .push((Location::from(entry.inner.as_path()), text));
-        }
         marks.note_home(&agent)?;
-        mounts.lock = entry.hold(agent.share(now)?);
-        drop(lock);
-        if let Some((_, layers)) = &spec.scratch {
-            crate::run::hidden::make_room(layers)?;
-        }
-        spec.agent = Some(mounts);
-        Ok(())
+        Ok((mounts, agent.share(now)?))
     }
 
     /// The home of an agent in this run, and whether it is seeded.
@@ -362,26 +328,6 @@ impl Manager {
                 Ok((AgentHome { dir }, false))
             }
         }
-    }
-
-    /// What a merged file is inside; nothing where the real one does not parse: then that is shown as it is.
-    fn give_merged(
-        &self,
-        agent: &AgentHome,
-        (file, entry, name): (&MergedFile, &PresetEntry, &[u8]),
-        here: &str,
-    ) -> Result<Option<String>> {
-        let real = credentials::read_real(&entry.at, wanted::MOST_MERGED)?;
-        let real = match real.map(|(bytes, _)| merged::object(&bytes)) {
-            Some(None) => return Ok(None),
-            real => real.flatten(),
-        };
-        let kept = credentials::read(&agent.files()?, name, wanted::MOST_MERGED)?;
-        let kept = kept.and_then(|(bytes, _)| merged::object(&bytes));
-        let all = merged::inside(real.as_ref(), kept.as_ref(), file, here);
-        Ok(Some(
-            String::from_utf8_lossy(&merged::text(&all)).into_owned(),
-        ))
     }
 
     /// Where a run of an agent leaves its marks.
@@ -464,14 +410,17 @@ impl Manager {
         upper: &Path,
         is_overlay: bool,
     ) -> Result<Vec<AgentReport>> {
-        let mut reports = Vec::new();
+        let (mut reports, id) = (Vec::new(), plan.id.to_string());
         for (paths, agent, marks) in self.agents_in(plan)? {
             let _lock = agent.lock()?;
+            // Where the user looks for it, whatever home this run had.
+            let noted = AgentHome::open(&self.home, &paths.preset.name)?;
             let layer = AgentLayer {
                 upper,
                 paths: &paths,
                 agent: &agent,
-                plan: &plan.name,
+                noted: &noted,
+                plan: (&plan.name, &id),
             };
             let changes = match is_overlay {
                 true => Some(self.layer_changes(upper, &paths.home)?),
@@ -546,7 +495,7 @@ impl Manager {
         let real_home = state_dir::canonical(named).unwrap_or_default();
         // What an agent wanted to make need not be there.
         let path = Path::new(bare);
-        let real = state_dir::canonical_any(path).unwrap_or_else(|_| path.to_owned());
+        let real = without_links(path);
         let inner = real.strip_prefix(&real_home);
         let inner = inner.or_else(|_| path.strip_prefix(named));
         let inner = inner.ok().filter(|_| path.is_absolute());

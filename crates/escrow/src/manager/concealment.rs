@@ -24,11 +24,11 @@ use crate::run::{Covered, HiddenLink, NamespaceOptions, cleaned, hidden};
 impl RunCall<'_> {
     /// The command as it is started: an agent that is a word of it does not ask, and makes no sandbox of its own, where it can
     /// make none.
-    pub(super) fn started(&self, look: &NamespaceOptions) -> Vec<Location> {
+    pub(super) fn started(&self, look: &NamespaceOptions, here: &str) -> Vec<Location> {
         let mut words: Vec<Location> = self.command.iter().map(text).collect();
         let agent = self.starts.as_ref().filter(|_| !look.userns);
         if let Some((agent, word)) = agent.and_then(|agent| Some((agent, agent.word?))) {
-            let more = agent.preset.unasked(&self.command[word + 1..]);
+            let more = agent.preset.unasked(&self.command[word + 1..], here);
             let more = more
                 .iter()
                 .map(|word| Location::from_bytes(word.as_bytes()));

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::agents::{AgentChoice, AgentHomeChoice, RunCall};
+use super::agents::{AgentChoice, AgentHomeChoice, RunCall, project_of};
 use super::concealment::link_in_home;
 use super::content::check_readable;
 use super::network::{Servers, Supervision, held_databases};
@@ -565,7 +565,7 @@ impl Manager {
             hidden,
             home: own_home.map(Location::from),
             covered,
-            command: request.started(&look),
+            command: request.started(&look, &project_of(views, directory.as_path())),
             look,
             directory,
             environment,
