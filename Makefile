@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo day test lint bench torture regress conformance-posix deps docs install
+.PHONY: help demo day test lint bench torture regress conformance-posix agents deps docs install
 
 # mkfs.* and losetup live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
@@ -88,7 +88,7 @@ lint: ## formatting, clippy, rustdoc, dependencies, shell syntax; any warning fa
 	else
 		echo "cargo-deny is not installed: licences, bans and advisories were not checked"
 	fi
-	for script in scripts/*.sh .ci/run; do
+	for script in scripts/*.sh scripts/agents/*.sh .ci/run; do
 		bash -n "$$script"
 	done
 	echo "make lint: passed"
@@ -107,6 +107,13 @@ regress: ## PostgreSQL's own tests, of its sources (SOURCES=…/src/test/regress
 conformance-posix: ## other projects' tests of file systems (SUITES=…: pjdfstest/, fsx, fsstress), inside beside natively; write the differences into docs/limits.md
 	@cargo build --release --locked -p escrow-cli
 	scripts/conformance-posix.sh '$(SUITES)'
+
+agents: ## fetch real coding agents, and let a scripted model drive them in Escrow (ARGS='--agent claude --scenario plant'); packages come from their registries
+	@if [[ -z "$${ESCROW_BIN:-}" ]]; then
+		cargo build --quiet --locked -p escrow-cli
+	fi
+	scripts/agents/fetch.sh
+	scripts/agents/scenarios.py $(ARGS)
 
 deps: ## check for the programs the tests use; as root, install the missing ones
 	@scripts/install-deps.sh
