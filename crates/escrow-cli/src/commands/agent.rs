@@ -223,7 +223,7 @@ impl DiffArgs {
         for change in manager.agent_changes(&preset)? {
             let (real, wanted) = manager.agent_versions(&preset, &change)?;
             let (old, new) = (real.unwrap_or_default(), wanted.unwrap_or_default());
-            let path = format!("~/{}", change.path);
+            let path = format!("~/{}", escape(change.path.as_bytes()));
             let text = escrow::diff::text(&old, &new, &path, &path);
             match ui.is_json() {
                 true => {

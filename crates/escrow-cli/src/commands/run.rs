@@ -557,7 +557,7 @@ impl RunSession<'_> {
         Ok(status)
     }
 
-    /// Names what was written into the home directory and would run there without being asked.
+    /// Names files written into the home directory that would run there without being asked.
     fn show_planted(&self, written: &DiffView, agents: &[AgentReport]) {
         let planted = self.context.manager.runs_later_at_home(written, agents);
         for one in planted.iter().take(PLANTED) {

@@ -57,26 +57,32 @@ const WANTED: usize = 12;
 /// The changes of an agent's configuration as they are named: what runs soonest first, and of a directory of skills or plugins its
 /// name and how many files.
 fn named(wanted: &[WantedChange]) -> Vec<(String, String)> {
-    let mut named: Vec<(String, String, usize)> = Vec::new();
-    for one in wanted {
+    // A directory of the configuration, such as one skill.
+    let directory = |one: &WantedChange| {
         let parts: Vec<&str> = one.path.split('/').collect();
-        let (path, summary) = match parts.len() > 3 {
-            true => (parts[..3].join("/"), "files"),
-            false => (one.path.clone(), one.summary.as_str()),
+        (parts.len() > 3).then(|| parts[..3].join("/"))
+    };
+    let directories: Vec<Option<String>> = wanted.iter().map(directory).collect();
+    let mut named: Vec<(bool, String, String)> = Vec::new();
+    for (one, directory) in wanted.iter().zip(&directories) {
+        let count = directories
+            .iter()
+            .filter(|other| *other == directory)
+            .count();
+        let said = match directory {
+            Some(directory) if count > 1 => {
+                let files = counted(count as u64, "file", "files");
+                (true, format!("{directory}/"), files)
+            }
+            directory => (directory.is_some(), one.path.clone(), one.summary.clone()),
         };
-        match named.iter_mut().find(|(known, ..)| *known == path) {
-            Some((.., count)) => *count += 1,
-            None => named.push((path, summary.to_owned(), 1)),
+        if !named.contains(&said) {
+            named.push(said);
         }
     }
     // A file of settings, with its hooks and servers, is obeyed at once; a skill when it is asked for.
-    named.sort_by_key(|(path, summary, _)| (summary == "files", path.clone()));
-    let said = named
-        .into_iter()
-        .map(|(path, summary, count)| match summary.as_str() {
-            "files" => (format!("{path}/"), counted(count as u64, "file", "files")),
-            _ => (path, summary),
-        });
+    named.sort();
+    let said = named.into_iter().map(|(_, path, summary)| (path, summary));
     said.collect()
 }
 
@@ -90,7 +96,7 @@ pub(super) fn show_agent(report: &AgentReport, context: &Context, ui: &Ui) {
     for at in &report.refused {
         let at = context.manager.under_home(at);
         ui.warn(&format!(
-            "{name} left no login that parses: {at} stays as it was"
+            "{name} left no login, or one that names another server: {at} stays as it was"
         ));
     }
     let wanted = named(&report.wanted);

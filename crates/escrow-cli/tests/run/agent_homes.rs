@@ -1,12 +1,14 @@
 //! Coding agents in a run: what they keep is there the next time, their logins are refreshed outside, and nothing that they plant
 //! leaves the run. Stand-ins read and write the files of the real agents, each in its way.
 
+use rustix::process::Signal;
+
 use crate::*;
 
 const STAND_IN: &str = include_str!("stand_in.py");
 
 /// Every agent that is known, and whether it has a login in a file.
-const AGENTS: [(&str, Option<&str>); 10] = [
+pub(crate) const AGENTS: [(&str, Option<&str>); 10] = [
     ("claude", Some(".claude/.credentials.json")),
     ("codex", Some(".codex/auth.json")),
     ("gemini", Some(".gemini/oauth_creds.json")),
@@ -20,7 +22,7 @@ const AGENTS: [(&str, Option<&str>); 10] = [
 ];
 
 /// A world in which every agent is installed.
-fn with_agents() -> (World, Cli) {
+pub(crate) fn with_agents() -> (World, Cli) {
     let (world, cli) = world();
     world.dir("user-home");
     let bin = world.dir("bin");
@@ -34,7 +36,7 @@ fn with_agents() -> (World, Cli) {
 }
 
 /// Every file of the home directory with what is in it, in one text.
-fn home_files(world: &World) -> String {
+pub(crate) fn home_files(world: &World) -> String {
     sh(
         world.at("user-home"),
         "find . -type f -not -name '*.db*' | sort | while read -r f; do echo \"== $f\"; cat \"$f\"; echo; done",
@@ -82,171 +84,7 @@ fn sessions_stay_and_logins_are_refreshed_for_every_agent() {
 }
 
 // rule A1, A3
-#[test]
-fn what_is_planted_is_named_and_kept_out() {
-    as_user_too();
-    let (world, cli) = with_agents();
-    let before = home_files(&world);
-    for (name, _) in AGENTS {
-        let run = format!("run --new --rollback -- {name} plant={{\"evil\":1}}");
-        let ended = cli.expect(run.as_str(), 0);
-        has(
-            &ended.stderr_text(),
-            [
-                &format!("attention {name} wanted to change ~/."),
-                "; kept out",
-                &format!("`escrow agent diff {name}`"),
-            ],
-        );
-        let shown = cli.ok(format!("agent diff {name}"));
-        has(&shown, ["+{\"evil\":1}"]);
-    }
-    assert_eq!(home_files(&world), before);
-    // The next run of the agent, elsewhere, does not see it.
-    let said = cli.ok([
-        "run",
-        "--new",
-        "--rollback",
-        "--",
-        "claude",
-        "sh=ls -A ~/.claude",
-    ]);
-    lacks(&said, ["settings.json"]);
-}
-
 // rule A1, A3
-#[test]
-fn what_is_planted_by_any_command_is_named() {
-    as_user_too();
-    let (world, cli) = with_agents();
-    write(world.at("user-home/.bashrc"), "# mine\n");
-    let plant = "echo 'alias ls=evil' >> ~/.bashrc; mkdir -p ~/.codex ~/.config/autostart; echo x > ~/.codex/hooks.json; \
-        echo x > ~/.config/autostart/x.desktop; echo 'export X=1' > .envrc; mkdir .claude; echo '{}' > .claude/settings.json; \
-        echo obey > AGENTS.md";
-    let ended = cli.expect(inside("run --new", plant), 0);
-    let said = ended.stderr_text();
-    has(
-        &said,
-        [
-            "attention ~/.bashrc is kept out: a shell",
-            "attention ~/.codex/hooks.json is kept out: a coding agent runs or obeys it",
-            "attention ~/.config/autostart/x.desktop is kept out",
-            ".envrc",
-            ".claude/settings.json",
-            "AGENTS.md",
-        ],
-    );
-    assert_eq!(read(world.at("user-home/.bashrc")), "# mine\n");
-    let shown = cli.ok("commit --dry-run");
-    has(&shown, ["a coding agent runs or obeys it", "AGENTS.md"]);
-}
-
-#[test]
-fn what_an_agent_wanted_can_be_taken_over_or_forgotten() {
-    as_user_too();
-    let (world, cli) = with_agents();
-    let real = world.at("user-home/.claude/settings.json");
-    sh(
-        world.at("user-home"),
-        "mkdir .claude; echo '{\"theme\": \"dark\"}' > .claude/settings.json; chmod 640 .claude/settings.json",
-    );
-    let plant = "mkdir -p ~/.claude/skills/a; echo skill > ~/.claude/skills/a/SKILL.md; echo tool > ~/.claude/skills/a/tool; \
-        echo '{\"theme\": \"dark\", \"hooks\": {\"SessionStart\": [1]}}' > ~/.claude/settings.json";
-    let ended = cli.expect(
-        [
-            "run",
-            "--new",
-            "--rollback",
-            "--json",
-            "--",
-            "claude",
-            &format!("sh={plant}"),
-        ],
-        0,
-    );
-    let document: Value = serde_json::from_slice(&ended.stdout).expect("one document");
-    let wanted = &document["agents"][0]["wanted"];
-    assert_eq!(wanted[0]["path"], "~/.claude/settings.json");
-    assert_eq!(wanted[0]["summary"], "+1 hook SessionStart");
-    assert_eq!(list(wanted).len(), 3);
-    let all = json(&cli, "agent diff claude");
-    assert_eq!(keys(&all["changes"][0]), "diff path plan summary");
-    // A directory is taken over with everything in it.
-    cli.ok("agent accept claude ~/.claude/skills/a");
-    assert_eq!(
-        read(world.at("user-home/.claude/skills/a/SKILL.md")),
-        "skill\n"
-    );
-    assert_eq!(read(world.at("user-home/.claude/skills/a/tool")), "tool\n");
-    // One that the user changed meanwhile is not overwritten.
-    write(&real, "{\"theme\": \"light\"}");
-    assert_eq!(
-        fails_as(&cli, "agent accept claude ~/.claude/settings.json", 4),
-        "conflict"
-    );
-    assert_eq!(read(&real), "{\"theme\": \"light\"}");
-    cli.ok("agent accept claude ~/.claude/settings.json --drop");
-    assert_eq!(
-        fails_as(&cli, "agent accept claude ~/.claude/settings.json", 1),
-        "not_found"
-    );
-    assert_eq!(list(&json(&cli, "agent diff claude")["changes"]).len(), 0);
-    // An agent itself takes nothing over.
-    let denied = cli.run("--principal agent --json agent accept claude x");
-    assert_ne!(denied.status, 0);
-}
-
-#[test]
-fn a_file_that_is_state_and_configuration_goes_by_key() {
-    as_user_too();
-    let (world, cli) = with_agents();
-    let real = world.at("user-home/.claude.json");
-    write(
-        &real,
-        "{\"userID\": \"u1\", \"mcpServers\": {\"mine\": {}}}",
-    );
-    let change = "import json, os; p = os.path.expanduser('~/.claude.json'); d = json.load(open(p)); \
-        print(sorted(d), d['projects'][os.getcwd()]); d['userID'] = 'u2'; d['odd'] = 7; d['mcpServers']['evil'] = {'command': 'x'}; \
-        open(p + '.tmp', 'w').write(json.dumps(d)); os.rename(p + '.tmp', p)";
-    let script = world.at("bin/change.py");
-    write(&script, change);
-    let run = format!("sh=/usr/bin/python3 {}", script.display());
-    let ended = cli.expect(["run", "--new", "--rollback", "--", "claude", &run], 0);
-    has(
-        &ended.stdout_text(),
-        ["hasCompletedOnboarding", "'hasTrustDialogAccepted': True"],
-    );
-    has(
-        &ended.stderr_text(),
-        ["wanted to change ~/.claude.json: MCP server evil; kept out"],
-    );
-    let now: Value = serde_json::from_str(&read(&real)).expect("it is JSON");
-    assert_eq!(
-        now,
-        serde_json::json!({"userID": "u2", "mcpServers": {"mine": {}}})
-    );
-    // What is unknown is there the next time; what executes is not.
-    let ended = cli.expect(
-        [
-            "run",
-            "--new",
-            "--rollback",
-            "--",
-            "claude",
-            "sh=cat ~/.claude.json",
-        ],
-        0,
-    );
-    has(&ended.stdout_text(), ["\"odd\": 7", "\"mine\""]);
-    lacks(&ended.stdout_text(), ["evil"]);
-    cli.ok("agent accept claude ~/.claude.json");
-    let now: Value = serde_json::from_str(&read(&real)).expect("it is JSON");
-    assert_eq!(
-        now["mcpServers"],
-        serde_json::json!({"mine": {}, "evil": {"command": "x"}})
-    );
-}
-
 #[test]
 fn sessions_of_before_are_taken_over_once() {
     as_user_too();
@@ -317,43 +155,6 @@ fn two_runs_share_a_home_and_a_login() {
     }
 }
 
-#[test]
-fn a_login_that_does_not_parse_leaves_the_real_one() {
-    as_user_too();
-    let (world, cli) = with_agents();
-    let real = world.at("user-home/.gemini/oauth_creds.json");
-    fs::create_dir_all(real.parent().expect("it has one")).expect("there is room");
-    write(&real, "{\"token\": \"first\"}");
-    for broken in ["", "{", "[]", "7"] {
-        let broken = format!("sh=printf '%s' '{broken}' > ~/.gemini/oauth_creds.json");
-        let ended = cli.expect(["run", "--new", "--rollback", "--", "gemini", &broken], 0);
-        has(
-            &ended.stderr_text(),
-            ["gemini left no login that parses: ~/.gemini/oauth_creds.json stays as it was"],
-        );
-        assert_eq!(read(&real), "{\"token\": \"first\"}");
-    }
-    let odd = "sh=rm ~/.gemini/oauth_creds.json; mkfifo ~/.gemini/oauth_creds.json";
-    cli.expect(["run", "--new", "--rollback", "--", "gemini", odd], 0);
-    assert_eq!(
-        cli.ok("run --new --rollback -- gemini login"),
-        "{\"token\": \"first\"}\n"
-    );
-    // A logout outside is one inside.
-    fs::remove_file(&real).expect("it is there");
-    assert_eq!(cli.ok("run --new --rollback -- gemini login"), "-\n");
-    // A login that is made inside is there outside.
-    cli.ok("run --new --rollback -- claude refresh=made");
-    assert_eq!(
-        read(world.at("user-home/.claude/.credentials.json")),
-        "{\"token\": \"made\"}"
-    );
-    sh(
-        world.at("user-home"),
-        "test $(stat -c %a .claude/.credentials.json) = 600",
-    );
-}
-
 // rule A1
 #[test]
 fn a_run_that_is_killed_loses_no_session_and_no_login() {
@@ -372,7 +173,7 @@ fn a_run_that_is_killed_loses_no_session_and_no_login() {
         &format!("sh={WAIT}"),
     ];
     let mut run = Running::ready(cli.command(words));
-    run.signal(rustix::process::Signal::KILL);
+    run.signal(Signal::KILL);
     run.gone();
     assert_soon_quiet(&world);
     assert_eq!(read(&real), "{\"token\": \"first\"}");
@@ -380,6 +181,23 @@ fn a_run_that_is_killed_loses_no_session_and_no_login() {
     let said = cli.ok("run --new --rollback -- codex recall login");
     has(&said, ["kept", "second"]);
     assert_eq!(read(&real), "{\"token\": \"second\"}");
+    // Other ends: interrupted twice, the terminal closed.
+    for signals in [&[Signal::INT, Signal::INT][..], &[Signal::HUP]] {
+        let words = [
+            "run",
+            "--new",
+            "--",
+            "codex",
+            "remember=more",
+            &format!("sh={WAIT}"),
+        ];
+        let mut run = Running::ready(cli.command(words));
+        signals.iter().for_each(|signal| run.signal(*signal));
+        run.gone();
+        assert_soon_quiet(&world);
+    }
+    let said = cli.ok("run --new --rollback -- codex recall");
+    assert_eq!(said.matches("more").count(), 4, "{said}");
     // What stands in the layer of the plan that was killed goes with it, and is taken over before.
     let words = [
         "run",
@@ -390,7 +208,7 @@ fn a_run_that_is_killed_loses_no_session_and_no_login() {
         &format!("sh={WAIT}"),
     ];
     let mut run = Running::ready(cli.command(words));
-    run.signal(rustix::process::Signal::KILL);
+    run.signal(Signal::KILL);
     run.gone();
     assert_soon_quiet(&world);
     for plan in list(&json(&cli, "plan list")["plans"]) {
@@ -448,6 +266,82 @@ fn what_a_command_makes_of_an_agent_home_stops_no_later_run() {
 }
 
 #[test]
+fn a_database_moves_with_its_log_or_not_at_all() {
+    as_user_too();
+    let (world, cli) = with_agents();
+    cli.ok("run --new --rollback -- codex remember=walrus");
+    let replace = "import os, sqlite3; p = os.path.expanduser('~/.codex/state_5.sqlite'); os.unlink(p); d = sqlite3.connect(p); \
+        d.execute('pragma journal_mode=wal'); d.execute('create table t (w)'); d.execute('insert into t values (1)'); d.commit(); os._exit(0)";
+    let script = world.at("bin/replace.py");
+    write(&script, replace);
+    cli.expect(
+        [
+            "run",
+            "--new",
+            "--rollback",
+            "--",
+            "codex",
+            &format!("sh=/usr/bin/python3 {}", script.display()),
+        ],
+        0,
+    );
+    assert_eq!(
+        cli.ok("run --new --rollback -- codex recall"),
+        "walrus\nwalrus\n"
+    );
+}
+
+#[test]
+fn a_plan_whose_commands_spoiled_the_home_goes_on_without_sessions() {
+    as_user_too();
+    let (world, cli) = with_agents();
+    for spoil in [
+        "ln -s /usr ~/.claude",
+        "touch ~/.claude",
+        "mkdir ~/.claude; ln -s .. ~/.claude/projects",
+        "mkdir -p ~/.claude/.credentials.json",
+    ] {
+        write(world.at("app/new"), spoil);
+        cli.ok(inside(
+            "run --new",
+            &format!("rm -rf ~/.claude; {spoil}; echo 1 > new"),
+        ));
+        cli.expect("run -- claude words", 0);
+        cli.ok("rollback");
+    }
+}
+
+#[test]
+fn an_agent_home_of_ones_own_is_a_directory_for_that() {
+    as_user_too();
+    let (world, cli) = with_agents();
+    let taken = world.dir("taken");
+    write(taken.join("taxes"), "mine\n");
+    let user_home = world.at("user-home");
+    for dir in [
+        &taken,
+        &user_home,
+        &world.at("app"),
+        &world.home().to_path_buf(),
+        &taken.join("taxes"),
+    ] {
+        let line = format!("run --new --agent-home {} -- claude words", dir.display());
+        assert_ne!(cli.run(line.as_str()).status, 0, "{}", dir.display());
+    }
+    assert_eq!(names(&taken), ["taxes"]);
+    // A program of the project gets no login by its name.
+    sh(world.at("app"), "cp ../bin/claude claude");
+    assert_eq!(
+        cli.ok("run --new --rollback -- ./claude env=IS_SANDBOX"),
+        "unset\n"
+    );
+    assert_eq!(
+        cli.ok("run --new --rollback --agent claude -- ./claude env=IS_SANDBOX"),
+        "1\n"
+    );
+}
+
+#[test]
 fn odd_homes_stop_no_run() {
     as_user_too();
     let (world, cli) = with_agents();
@@ -478,7 +372,7 @@ fn an_agent_is_recognized_however_it_is_started() {
     let (world, cli) = with_agents();
     let script = world.at("bin/my-agent");
     write(&script, "#!/bin/sh\nexec claude \"$@\"\n");
-    // One that lies in the project could name any agent.
+    // A script in the project could name any agent.
     write(world.at("app/mine"), "#!/bin/sh\nexec claude \"$@\"\n");
     sh(world.at("app"), "chmod +x mine ../bin/my-agent");
     let set = |line: &str| {
@@ -590,49 +484,6 @@ fn a_file_of_a_tree_says_nothing_of_agents() {
         let line = format!("--config {} plan list", named.display());
         assert_eq!(fails_as(&cli, &line, 2), "usage", "{bad}");
     }
-}
-
-#[test]
-fn what_programs_execute_is_not_made_writable_by_one_word() {
-    as_user_too();
-    let (world, cli) = with_agents();
-    sh(
-        world.at("user-home"),
-        "mkdir -p .claude/skills .ssh .config/systemd/user .codex notes; touch .bashrc .gitconfig .claude/settings.json .claude.json",
-    );
-    let home = world.at("user-home").display().to_string();
-    for path in [
-        ".claude",
-        ".claude/skills",
-        ".claude/settings.json",
-        ".claude.json",
-        ".codex",
-        ".bashrc",
-        ".ssh",
-        ".gitconfig",
-        ".config",
-        ".config/systemd/user",
-        "",
-    ] {
-        let at = format!("{home}/{path}");
-        let line = format!("run --new --writable {at} -- true");
-        assert_eq!(fails_as(&cli, &line, 125), "usage", "{path}");
-        let refused = cli.run(line.as_str()).stderr_text();
-        has(
-            &refused,
-            ["cannot be made writable", "`--writable-anyway PATH`"],
-        );
-    }
-    cli.ok(format!(
-        "run --new --rollback --writable {home}/notes -- touch {home}/notes/a"
-    ));
-    let anyway =
-        format!("run --new --rollback --writable {home}/.claude --writable-anyway {home}/.claude");
-    cli.ok(format!("{anyway} -- touch {home}/.claude/settings.json"));
-    cli.ok(format!(
-        "run --new --rollback --writable-anyway {home}/.bashrc -- true"
-    ));
-    assert!(world.at("user-home/.claude/settings.json").exists());
 }
 
 #[test]

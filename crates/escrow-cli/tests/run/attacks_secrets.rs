@@ -31,7 +31,7 @@ fn home(world: &World) -> PathBuf {
 
 /// Reads everything that can be read, and says what holds a secret.
 const READ: &str =
-    "grep -rls precious $HOME 2>/dev/null | sed \"s|^$HOME/||\" | sort | tr '\\n' ' '";
+    "grep -Rls precious $HOME 2>/dev/null | sed \"s|^$HOME/||\" | sort | tr '\\n' ' '";
 
 // attack D22
 #[test]

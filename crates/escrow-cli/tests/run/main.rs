@@ -6,6 +6,7 @@
 )]
 
 mod agent_homes;
+mod agent_planted;
 mod agents;
 mod ask;
 mod attacks;

@@ -1,16 +1,15 @@
 //! Credentials: what an agent logs in with, the same inside and outside.
 //!
-//! Inside stands a copy in the agent home, which every run of the agent shares: a mount of one file, since a link would be replaced
-//! by the first refresh. Both sides are compared with what they were
-//! when they were last alike: the side that changed wins, and of two the newer one. The real file is replaced whole, under the lock of
-//! the agent home, and only by content that parses. So of two sessions that refresh one rotating login the last one is kept, and a
-//! process that is killed leaves the old file or the new one.
+//! Inside stands a copy in the agent home, which every run of the agent shares. Both sides are compared with their last common state:
+//! the side that changed since wins, and where both did the real file. That is replaced whole, under the lock of the agent home, and
+//! only by a login that names no other server: a process that is killed leaves the old file or the new one.
 
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::io::Errno;
+use serde_json::{Map, Value};
 
 use super::home::{AgentHome, flat};
 use super::paths::{AgentPaths, PresetEntry};
@@ -104,29 +103,70 @@ fn decide(real: Option<&Content>, own: Option<&Content>, base: &[u8]) -> Decisio
     let (real, own) = match (real, own) {
         (None, None) => return Decision::Alike,
         (Some(_), None) => return Decision::TakeReal,
-        (None, Some(own)) if is_base(own) => return Decision::Forget,
-        (None, Some(own)) if parses(&own.0) => return Decision::WriteReal,
+        // The user logged out, whatever a command wrote meanwhile.
+        (None, Some(_)) if !base.is_empty() => return Decision::Forget,
+        (None, Some(own)) if is_login(&own.0, None) => return Decision::WriteReal,
         (None, Some(_)) => return Decision::Refuse,
         (Some(real), Some(own)) if real.0 == own.0 => return Decision::Alike,
         (Some(real), Some(own)) => (real, own),
     };
     match (is_base(real), is_base(own)) {
         (_, true) => Decision::TakeReal,
-        _ if !parses(&own.0) => Decision::Refuse,
-        (true, false) => Decision::WriteReal,
-        (false, false) if own.1.mtime > real.1.mtime => Decision::WriteReal,
+        (true, false) if is_login(&own.0, Some(&real.0)) => Decision::WriteReal,
+        (true, false) => Decision::Refuse,
+        // Both changed: the user's is not overwritten, and no time that a command can set decides.
         (false, false) => Decision::TakeReal,
     }
 }
 
-/// Whether a text is what agents keep a login in: an object that holds something.
-fn parses(bytes: &[u8]) -> bool {
-    let read: std::result::Result<serde_json::Map<String, serde_json::Value>, _> =
-        serde_json::from_slice(bytes);
-    read.is_ok_and(|object| !object.is_empty())
+/// Whether a text is a login that may take the place of the real one: an object that names no other place. A login with another
+/// server, or with a variable that programs obey, would run what that says.
+fn is_login(own: &[u8], real: Option<&[u8]>) -> bool {
+    let read = |bytes: &[u8]| -> Option<Map<String, Value>> { serde_json::from_slice(bytes).ok() };
+    let Some(own) = read(own).filter(|object| !object.is_empty()) else {
+        return false;
+    };
+    let real = real.and_then(read).map(Value::Object);
+    names_no_new_place(&Value::Object(own), real.as_ref())
 }
 
-/// A file that commands write: what is no file, or too large for one, goes.
+/// Whether nothing in a value names a place that the real one does not name there.
+fn names_no_new_place(own: &Value, real: Option<&Value>) -> bool {
+    if real == Some(own) {
+        return true;
+    }
+    let is_place = |text: &str| text.contains("://");
+    match own {
+        Value::Object(own) => own.iter().all(|(key, value)| {
+            let real = real.and_then(|real| real.get(key));
+            let known = real == Some(value);
+            let names = key.to_lowercase();
+            let names = PLACES.iter().any(|word| names.contains(word)) || is_place(key);
+            known || (!names && names_no_new_place(value, real))
+        }),
+        Value::Array(own) => own.iter().enumerate().all(|(number, value)| {
+            let real = real.and_then(|real| real.get(number));
+            names_no_new_place(value, real)
+        }),
+        Value::String(text) => !is_place(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+    }
+}
+
+/// Words in keys whose values name a server, a program or a variable.
+const PLACES: [&str; 9] = [
+    "url",
+    "host",
+    "endpoint",
+    "server",
+    "issuer",
+    "proxy",
+    "command",
+    "env",
+    "wellknown",
+];
+
+/// Reads a file that commands write. Removes anything else in its place, and a file beyond the bound.
 pub(crate) fn read_own(dir: &Dir, name: &[u8], most: u64) -> Result<Option<Content>> {
     let found = read(dir, name, most)?;
     if found.is_none() && dir.stat(name)?.is_some() {
@@ -199,13 +239,25 @@ pub(crate) fn private_file(dir: &Dir, name: &[u8], bytes: &[u8]) -> Result<()> {
     )
 }
 
+/// Opens a directory of a home; makes it, and those above it, for the owner of the home where they are missing.
+fn made(path: &Path) -> Result<Dir> {
+    let error = match Dir::open(path) {
+        Err(error) if error.is_absent() => error,
+        found => return found,
+    };
+    let above = path.parent().filter(|above| *above != path).ok_or(error)?;
+    let model = made(above)?.meta()?;
+    let dir = make_all(path)?;
+    if rustix::process::geteuid().is_root() {
+        let fail = |errno| dir.error("set the owner of", b"", Cause::Os(errno));
+        EntryHandle::of(&dir).give_to(&model).map_err(fail)?;
+    }
+    Ok(dir)
+}
+
 /// Puts a real file whole in its place, with the owner and mode that it had; a new one belongs to the owner of its directory.
 pub(crate) fn write_real(at: &Path, bytes: &[u8], was: Option<&Meta>, mode: u16) -> Result<()> {
-    let parent = at.parent().unwrap_or(Path::new("/"));
-    let parent = match Dir::open(parent) {
-        Err(error) if error.is_absent() => make_all(parent)?,
-        dir => dir?,
-    };
+    let parent = made(at.parent().unwrap_or(Path::new("/")))?;
     let name = at.file_name().unwrap_or_default().as_bytes();
     let made = AtomicFile {
         stage: &parent,
@@ -233,4 +285,35 @@ pub(crate) fn write_real(at: &Path, bytes: &[u8], was: Option<&Meta>, mode: u16)
             handle.set_mode(model.mode & 0o777).map_err(fail)
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_names_no_other_place() {
+        let is = |own: &str, real: Option<&str>| is_login(own.as_bytes(), real.map(str::as_bytes));
+        let real = r#"{"claudeAiOauth":{"accessToken":"a","expiresAt":1,"scopes":["x"]},"resource_url":"qwen.example"}"#;
+        let fresh = r#"{"claudeAiOauth":{"accessToken":"b","expiresAt":2,"scopes":["x","y"]},"resource_url":"qwen.example"}"#;
+        assert!(is(fresh, Some(real)));
+        assert!(is(r#"{"anthropic":{"type":"api","key":"k"}}"#, None));
+        assert!(is(
+            r#"{"tokens":{"id_token":"e.y.J","account_id":null}}"#,
+            None
+        ));
+        for bad in [
+            r#"{"https://evil.example":{"type":"wellknown","key":"NODE_OPTIONS","token":"x"}}"#,
+            r#"{"resource_url":"evil.example"}"#,
+            r#"{"claudeAiOauth":{"accessToken":"http://evil.example/"}}"#,
+            r#"{"a":[{"endpoint":"x"}]}"#,
+            "{}",
+            "[]",
+            "{",
+            "",
+        ] {
+            assert!(!is(bad, Some(real)), "{bad}");
+            assert!(!is(bad, None), "{bad}");
+        }
+    }
 }

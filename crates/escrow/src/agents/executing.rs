@@ -1,4 +1,4 @@
-//! Paths of the home directory that programs execute or obey: what is written there for real runs later, outside of every sandbox.
+//! Paths of the home directory that programs execute or obey: a file written there for real runs later, outside of every sandbox.
 
 use std::path::{Path, PathBuf};
 

@@ -21,8 +21,8 @@ use rustix::io::Errno;
 use super::paths::{AgentPaths, PresetEntry, match_name};
 use crate::fs::content::Reflinks;
 use crate::fs::place::{CopyOptions, copy_leaf};
-use crate::fs::state_dir::{Lock, make_plain, room};
-use crate::fs::{Dir, FsError, Result, Stamp, remove, usage};
+use crate::fs::state_dir::{Lock, make_all, make_plain, room};
+use crate::fs::{Cause, Dir, FsError, Result, Stamp, remove, usage};
 use crate::model::EntryKind;
 
 /// Where agent homes lie in the state directory.
@@ -41,6 +41,9 @@ pub(crate) const SEEDED: u64 = 1 << 30;
 
 /// How many files of an entry are looked at.
 const MOST: usize = 100_000;
+
+/// How many files of one pattern are shown.
+const PATTERN: usize = 256;
 
 /// How many bytes of sessions an agent home holds: the oldest go.
 const MOST_STATE: u64 = 5 << 30;
@@ -94,6 +97,23 @@ impl AgentHome {
     /// The home of an agent in the state directory; made where it is missing.
     pub(crate) fn open(state: &Dir, name: &str) -> Result<Self> {
         let dir = room(&room(state, PLACE)?, name.as_bytes())?;
+        Ok(Self { dir })
+    }
+
+    /// Whether a directory can be the home of an agent: there is nothing, or what a home consists of.
+    pub(crate) fn may_be(at: &Path) -> Result<bool> {
+        match Dir::open(at) {
+            Err(error) if error.is_absent() => Ok(!at.ancestors().any(is_no_dir)),
+            dir => {
+                let names = dir?.names()?;
+                Ok(names.is_empty() || names.iter().any(|name| **name == *USED))
+            }
+        }
+    }
+
+    /// The home in a directory of the user's; made where it is missing.
+    pub(crate) fn in_dir(at: &Path) -> Result<Self> {
+        let dir = make_all(at)?;
         Ok(Self { dir })
     }
 
@@ -159,8 +179,7 @@ impl AgentHome {
     }
 
     fn busy(&self) -> FsError {
-        self.dir
-            .error("lock", LOCK, crate::fs::Cause::Os(Errno::BUSY))
+        self.dir.error("lock", LOCK, Cause::Os(Errno::BUSY))
     }
 
     pub(crate) fn files(&self) -> Result<Dir> {
@@ -177,6 +196,11 @@ impl AgentHome {
         }
         match dir.subdir(last.as_bytes()) {
             Err(error) if error.is_absent() => {}
+            // A command inside can close it to everyone.
+            Err(error) if error.is(Errno::ACCESS) => {
+                open_up(&dir, last.as_bytes())?;
+                return Ok((dir.subdir(last.as_bytes())?, 0));
+            }
             found => return Ok((found?, 0)),
         }
         remove::remove(&self.dir, SEEDING)?;
@@ -214,8 +238,8 @@ impl AgentHome {
                 if files.stat(&name)?.is_some_and(is_odd) {
                     remove::remove(&files, &name)?;
                 }
-                if seeded && files.stat(&name)?.is_none() && self.unseeded(&name)? {
-                    seed_file(&entry, &files, &name)?;
+                if seeded && files.stat(&name)?.is_none() {
+                    self.seed_once(&entry, &files, &name)?;
                 }
                 found.push(KeptFile { entry, name });
             }
@@ -223,13 +247,21 @@ impl AgentHome {
         Ok(found)
     }
 
-    /// Whether a file was never seeded; from now on it was.
-    fn unseeded(&self, name: &[u8]) -> Result<bool> {
-        match room(&self.dir, b"seeded")?.create(name, 0o600) {
-            Ok(_) => Ok(true),
-            Err(error) if error.is(Errno::EXIST) => Ok(false),
-            Err(error) => Err(error),
+    /// Takes a file over that never was; noted once it is whole.
+    fn seed_once(&self, entry: &PresetEntry, files: &Dir, name: &[u8]) -> Result<()> {
+        let seeded = room(&self.dir, b"seeded")?;
+        if seeded.stat(name)?.is_some() {
+            return Ok(());
         }
+        remove::remove(&self.dir, SEEDING)?;
+        let seeding = make_plain(&self.dir, SEEDING)?;
+        if !seed_file(entry, &seeding, name)? {
+            return Ok(());
+        }
+        if seeding.stat(name)?.is_some() {
+            seeding.rename(name, files, name)?;
+        }
+        seeded.create(name, 0o600).map(drop)
     }
 
     /// The files that a pattern means, of the real directory and of the agent home.
@@ -246,7 +278,8 @@ impl AgentHome {
             let Ok(name) = std::str::from_utf8(name) else {
                 return;
             };
-            if match_name(pattern, name) && !names.iter().any(|known| known == name) {
+            let known = names.iter().any(|known| known == name);
+            if names.len() < PATTERN && match_name(pattern, name) && !known {
                 names.push(name.to_owned());
             }
         };
@@ -261,7 +294,9 @@ impl AgentHome {
             }
         }
         let inner = entry.inner.parent().unwrap_or(Path::new(""));
+        let place = entry.own.parent().unwrap_or(Path::new(""));
         let one = |name: String| PresetEntry {
+            own: place.join(&name),
             at: real.join(&name),
             inner: inner.join(&name),
             name: format!("{above}/{name}"),
@@ -329,32 +364,49 @@ fn take(from: (&Dir, &[u8]), to: (&Dir, &[u8])) -> Result<()> {
     }
 }
 
-/// Takes a real file over; a database by SQLite's own means, since its newest rows may lie beside it.
-fn seed_file(entry: &PresetEntry, files: &Dir, name: &[u8]) -> Result<()> {
+/// Takes a real file over; a database by SQLite's own means, since its newest rows may lie beside it. Returns whether that is settled: a
+/// database that is in use now is tried again.
+fn seed_file(entry: &PresetEntry, to: &Dir, name: &[u8]) -> Result<bool> {
     let parent = match Dir::open(entry.at.parent().unwrap_or(Path::new("/"))) {
         Ok(parent) => parent,
-        Err(_) => return Ok(()),
+        Err(_) => return Ok(true),
     };
     let own = entry.at.file_name().unwrap_or_default().as_bytes();
     let Some(meta) = parent.stat(own)?.filter(|meta| meta.is_file()) else {
-        return Ok(());
+        return Ok(true);
     };
     if meta.size > SEEDED {
-        return Ok(());
+        return Ok(true);
     }
     let is_database = [&b".sqlite"[..], b".db"]
         .iter()
         .any(|end| own.ends_with(end));
-    if is_database && copy_database(&entry.at, &files.path().join(OsStr::from_bytes(name))) {
-        return Ok(());
-    }
     match is_database {
-        // One that cannot be read is begun anew by the agent.
-        true => match files.unlink(name) {
-            Ok(()) | Err(_) => Ok(()),
-        },
-        false => take((&parent, own), (files, name)),
+        true => Ok(copy_database(
+            &entry.at,
+            &to.path().join(OsStr::from_bytes(name)),
+        )),
+        false => take((&parent, own), (to, name)).map(|()| true),
     }
+}
+
+/// Copies a file whole, in the place of another one.
+pub(crate) fn copy_whole(from: (&Dir, &[u8]), (to, name): (&Dir, &[u8])) -> Result<()> {
+    let staged = [b".new-", name].concat();
+    remove::remove(to, &staged)?;
+    take(from, (to, &staged))?;
+    to.rename(&staged, to, name)
+}
+
+/// Opens what a command closed to its owner.
+fn open_up(dir: &Dir, name: &[u8]) -> Result<()> {
+    let handle = dir.handle(name)?;
+    let fail = |errno| dir.error("open", name, Cause::Os(errno));
+    handle.set_mode(0o700).map_err(fail)
+}
+
+fn is_no_dir(at: &Path) -> bool {
+    Dir::look(at).is_ok_and(|meta| !meta.is_dir())
 }
 
 /// Copies a database as one consistent state; says whether that worked.

@@ -1,6 +1,6 @@
 //! The layer of a run over the home directory: what an agent wrote there, and where that goes.
 //!
-//! All of it can be done again after a crash: what is moved is gone from the layer, and what is noted is noted once.
+//! Every step can be repeated after a crash: a moved file is gone from the layer, and a change is noted once.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ use super::wanted::{self, FoundChange, WantedChange};
 use super::{AgentReport, credentials, merged};
 use crate::fs::{Dir, FsError, Result, remove};
 use crate::model::text::Location;
-use crate::model::{ChangeKind, DiffView, EntryKind, ResourcePath};
+use crate::model::{DiffView, EntryKind, ResourcePath};
 
 /// What an agent wrote into the layer over the home directory.
 pub(crate) struct AgentLayer<'a> {
@@ -29,20 +29,32 @@ pub(crate) struct AgentLayer<'a> {
 }
 
 impl AgentLayer<'_> {
-    /// Takes over what the agent left; `changes` are those of the layer, where it is one.
+    /// Takes over what the agent left; `changes` are those of the layer, where it is one. A step that fails stops no other:
+    /// the errors are returned beside the report.
     pub(crate) fn settle(
         &self,
         marks: &RunMarks,
         changes: Option<&DiffView>,
-    ) -> Result<AgentReport> {
-        self.move_kept()?;
-        self.move_credentials()?;
-        let mut wanted = self.merge(marks)?;
-        let done = sync(self.paths, self.agent)?;
-        if let Some(changes) = changes {
-            wanted.extend(self.note_configuration(changes)?);
+    ) -> (AgentReport, Vec<FsError>) {
+        let mut failed = Vec::new();
+        let mut done = AgentReport::of(&self.paths.preset);
+        for step in [self.move_kept(), self.move_credentials()] {
+            failed.extend(step.err());
         }
-        Ok(AgentReport { wanted, ..done })
+        match self.merge(marks) {
+            Ok(wanted) => done.wanted = wanted,
+            Err(error) => failed.push(error),
+        }
+        match sync(self.paths, self.agent) {
+            Ok(synced) => (done.refreshed, done.refused) = (synced.refreshed, synced.refused),
+            Err(error) => failed.push(error),
+        }
+        match changes.map(|changes| self.note_configuration(changes)) {
+            Some(Ok(wanted)) => done.wanted.extend(wanted),
+            Some(Err(error)) => failed.push(error),
+            None => {}
+        }
+        (done, failed)
     }
 
     /// The directory of the layer that holds an entry, and the name of that; nothing where the layer has none.
@@ -57,6 +69,16 @@ impl AgentLayer<'_> {
         }
     }
 
+    /// The places of the layer that can hold an entry: its own, and where a link of the home directory leads from there.
+    fn places(&self, entry: &PresetEntry) -> Result<Vec<(Dir, Vec<u8>)>> {
+        let mut found = Vec::new();
+        found.extend(self.place(&entry.own)?);
+        if entry.own != entry.inner {
+            found.extend(self.place(&entry.inner)?);
+        }
+        Ok(found)
+    }
+
     /// Moves files of state into the agent home that replaced their link, or are new.
     fn move_kept(&self) -> Result<()> {
         let files = self.agent.files()?;
@@ -64,35 +86,23 @@ impl AgentLayer<'_> {
             if entry.is_dir {
                 continue;
             }
-            let Some((dir, pattern)) = self.place(&entry.inner)? else {
-                continue;
-            };
             let above = entry.name.rsplit_once('/').map_or("", |(above, _)| above);
-            let pattern = String::from_utf8_lossy(&pattern).into_owned();
-            for found in dir.entries()? {
-                let Ok(name) = std::str::from_utf8(&found.name) else {
-                    continue;
-                };
-                let main = name.strip_suffix("-wal").or(name.strip_suffix("-shm"));
-                let means = |name: &str| match_name(&pattern, name);
-                let fits = means(name) || main.is_some_and(means);
-                let own = match above {
-                    "" => name.to_owned(),
-                    above => format!("{above}/{name}"),
-                };
-                let Some(flat) = home::flat(&own).filter(|_| fits && found.meta.is_file()) else {
-                    continue;
-                };
-                // Of a database another run may have the one that is there.
-                let is_database = [".sqlite", ".db", "-wal", "-shm"]
-                    .iter()
-                    .any(|end| name.ends_with(end));
-                let there = files.stat(&flat)?;
-                if there.is_some_and(|there| !there.is_file()) {
-                    remove::remove(&files, &flat)?;
-                }
-                if !is_database || there.is_none() {
-                    dir.rename(name.as_bytes(), &files, &flat)?;
+            for (dir, pattern) in self.places(&entry)? {
+                let pattern = String::from_utf8_lossy(&pattern).into_owned();
+                for found in dir.entries()? {
+                    let Ok(name) = std::str::from_utf8(&found.name) else {
+                        continue;
+                    };
+                    let own = match above {
+                        "" => name.to_owned(),
+                        above => format!("{above}/{name}"),
+                    };
+                    if found.meta.is_file()
+                        && match_name(&pattern, name)
+                        && let Some(flat) = home::flat(&own)
+                    {
+                        move_file((&dir, name.as_bytes()), (&files, &flat))?;
+                    }
                 }
             }
         }
@@ -103,14 +113,14 @@ impl AgentLayer<'_> {
     fn move_credentials(&self) -> Result<()> {
         let files = self.agent.files()?;
         for entry in self.paths.entries(&self.paths.preset.credentials) {
-            let (Some((dir, name)), Some(flat)) =
-                (self.place(&entry.inner)?, home::flat(&entry.name))
-            else {
+            let Some(flat) = home::flat(&entry.name) else {
                 continue;
             };
-            if let Some((bytes, _)) = credentials::read(&dir, &name, credentials::MOST)? {
-                credentials::write_shared(&files, &flat, &bytes)?;
-                dir.unlink(&name)?;
+            for (dir, name) in self.places(&entry)? {
+                if let Some((bytes, _)) = credentials::read(&dir, &name, credentials::MOST)? {
+                    credentials::write_shared(&files, &flat, &bytes)?;
+                    dir.unlink(&name)?;
+                }
             }
         }
         Ok(())
@@ -121,25 +131,32 @@ impl AgentLayer<'_> {
         let mut noted = Vec::new();
         let (files, given) = (self.agent.files()?, marks.given()?);
         for (file, entry) in self.paths.merged() {
-            let (Some((dir, name)), Some(flat)) =
-                (self.place(&entry.inner)?, home::flat(&entry.name))
-            else {
-                continue;
-            };
-            let Some((left, _)) = credentials::read(&dir, &name, wanted::MOST_MERGED)? else {
+            let Some(flat) = home::flat(&entry.name) else {
                 continue;
             };
             let given = credentials::read(&given, &flat, wanted::MOST_MERGED)?;
             let given = given.and_then(|(bytes, _)| merged::object(&bytes));
-            if let (Some(given), Some(left)) = (given, merged::object(&left)) {
-                let found = merged::changed(&given, &left, file);
+            for (dir, name) in self.places(&entry)? {
+                if !dir.stat(&name)?.is_some_and(|meta| meta.is_file()) {
+                    continue;
+                }
+                let left = credentials::read(&dir, &name, wanted::MOST_MERGED)?;
+                let left = left.and_then(|(bytes, _)| merged::object(&bytes));
+                let (Some(given), Some(left)) = (&given, left) else {
+                    // Nothing tells which keys are whose: the file stays in the layer.
+                    let change =
+                        FoundChange::Unkept("changed beyond what can be merged".to_owned());
+                    noted.extend(self.note(&entry.inner, change)?);
+                    continue;
+                };
+                let found = merged::changed(given, &left, file);
                 self.apply_keys(&entry, &files, &flat, &found)?;
                 if !found.wanted.is_empty() {
                     let change = FoundChange::Keys(found.wanted);
                     noted.extend(self.note(&entry.inner, change)?);
                 }
+                dir.unlink(&name)?;
             }
-            dir.unlink(&name)?;
         }
         Ok(noted)
     }
@@ -183,25 +200,25 @@ impl AgentLayer<'_> {
     /// Notes what the layer has of the agent's configuration.
     fn note_configuration(&self, changes: &DiffView) -> Result<Vec<WantedChange>> {
         let upper = Dir::open(self.upper)?;
-        let mut noted = Vec::new();
+        let (executing, mut noted) = (self.paths.executing(), Vec::new());
         for change in &changes.changes {
             let inner = Path::new(OsStr::from_bytes(change.path.as_bytes()));
-            if !self.paths.executes(inner) || self.paths.is_dropped(inner) {
+            if !executing.iter().any(|one| one.means(inner)) || self.paths.is_dropped(inner) {
                 continue;
             }
-            let is_file = |kind: EntryKind| kind == EntryKind::File;
-            let content = match (&change.new, &change.old) {
-                (None, Some(old)) if change.kind == ChangeKind::Deleted && is_file(old.kind) => {
-                    FoundChange::Gone
-                }
-                (Some(new), _) if is_file(new.kind) => {
+            let kind = change.new.as_ref().or(change.old.as_ref());
+            let kind = kind.map_or(EntryKind::File, |one| one.kind);
+            let content = match &change.new {
+                _ if kind == EntryKind::Directory => continue,
+                None => FoundChange::Gone,
+                Some(new) if kind == EntryKind::File => {
                     let (dir, name) = upper.parent(&change.path)?;
                     match credentials::read(&dir, name, wanted::MOST)? {
                         Some((bytes, _)) => FoundChange::File(bytes, new.mode),
-                        None => continue,
+                        None => FoundChange::Unkept("too large to be kept".to_owned()),
                     }
                 }
-                _ => continue,
+                Some(_) => FoundChange::Unkept(format!("a {}", kind.word())),
             };
             noted.extend(self.note(inner, content)?);
         }
@@ -214,9 +231,51 @@ impl AgentLayer<'_> {
     }
 }
 
+/// Moves a file of state into the agent home. A database moves with its log or not at all, and never onto another one, which a run may
+/// have open.
+fn move_file((dir, name): (&Dir, &[u8]), (files, flat): (&Dir, &[u8])) -> Result<()> {
+    let is_database = [&b".sqlite"[..], b".db"]
+        .iter()
+        .any(|end| name.ends_with(end));
+    if files.stat(flat)?.is_some_and(|there| !there.is_file()) {
+        remove::remove(files, flat)?;
+    }
+    if !is_database {
+        return take((dir, name), (files, flat));
+    }
+    let sides = [&b"-wal"[..], b"-shm"];
+    let there = |end: &[u8]| {
+        files
+            .stat(&[flat, end].concat())
+            .map(|there| there.is_some())
+    };
+    if there(b"")? || there(sides[0])? || there(sides[1])? {
+        return Ok(());
+    }
+    // The database last: without it its log means nothing, and is begun anew.
+    for end in [sides[0], sides[1], b""] {
+        let from = [name, end].concat();
+        if dir.stat(&from)?.is_some_and(|meta| meta.is_file()) {
+            take((dir, &from), (files, &[flat, end].concat()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves a file, by a copy where the agent home lies on another file system.
+fn take((dir, name): (&Dir, &[u8]), (files, flat): (&Dir, &[u8])) -> Result<()> {
+    match dir.rename(name, files, flat) {
+        Err(error) if error.is(Errno::XDEV) => {
+            home::copy_whole((dir, name), (files, flat))?;
+            dir.unlink(name)
+        }
+        done => done,
+    }
+}
+
 /// Whether an error means that the layer has nothing there.
 fn is_nothing(error: &FsError) -> bool {
-    error.is_absent() || error.is(Errno::NOTDIR) || error.is(Errno::LOOP)
+    error.is_absent() || error.is(Errno::LOOP) || error.leaves()
 }
 
 /// Syncs the credentials of an agent, and says what came of it.

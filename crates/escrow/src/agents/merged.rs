@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 
 use super::MergedFile;
 
+/// The largest value, as text, that leaves a run.
+const LARGEST: usize = 256 << 10;
+
 /// A key of a JSON document: the names that lead to it.
 pub(crate) type KeyPath = Vec<String>;
 
@@ -32,7 +35,7 @@ enum KeyClass {
     Unknown,
 }
 
-/// Reads a JSON object; nothing for what is none.
+/// Reads a JSON object; `None` for any other text.
 pub(crate) fn object(bytes: &[u8]) -> Option<Map<String, Value>> {
     serde_json::from_slice(bytes).ok()
 }
@@ -66,7 +69,7 @@ pub(crate) fn inside(
     all
 }
 
-/// Which keys differ between what a command was given and what it left, and where each goes.
+/// Compares the file that a command was given with the one that it left, and says where each changed key goes.
 pub(crate) fn changed(
     given: &Map<String, Value>,
     left: &Map<String, Value>,
@@ -99,7 +102,10 @@ fn compare(
                 compare(old, new, above, file, found);
             }
             _ => {
+                let is_large = new.is_some_and(|new| new.to_string().len() > LARGEST);
                 let list = match class {
+                    // Nothing of a counter's or an account's size.
+                    KeyClass::Merged | KeyClass::Inner | KeyClass::Unknown if is_large => continue,
                     KeyClass::Merged => &mut found.merged,
                     KeyClass::Executes => &mut found.wanted,
                     KeyClass::Inner | KeyClass::Unknown => &mut found.kept,

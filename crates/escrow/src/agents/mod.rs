@@ -130,7 +130,7 @@ pub struct AgentFlag {
 }
 
 impl AgentPreset {
-    /// The words behind its name that make it stop asking, as far as `words` do not say what it is to do.
+    /// Returns the words that make the agent stop asking, less those that contradict `words`.
     pub(crate) fn unasked(&self, words: &[OsString], here: &str) -> Vec<String> {
         let says = |patterns: &[String]| {
             let mut words = words.iter().map(|word| word.to_string_lossy());
@@ -204,6 +204,18 @@ pub struct AgentReport {
     pub refreshed: Vec<Location>,
     /// Files with logins that it broke: the real ones stay.
     pub refused: Vec<Location>,
+}
+
+impl AgentReport {
+    /// Nothing came of an agent.
+    pub(crate) fn of(preset: &Arc<AgentPreset>) -> Self {
+        Self {
+            preset: preset.clone(),
+            wanted: Vec::new(),
+            refreshed: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
 }
 
 /// Whether a pattern with `*` at either end means a text.

@@ -8,7 +8,7 @@ use super::home::{AgentHome, KeptFile, flat};
 use super::marks::RunMarks;
 use super::paths::{AgentPaths, PresetEntry};
 use super::{MergedFile, credentials, merged, wanted};
-use crate::fs::Result;
+use crate::fs::{Dir, Result};
 use crate::model::text::Location;
 use crate::run::spec::{AgentMounts, BoundPath};
 
@@ -25,6 +25,8 @@ pub(crate) struct ShownHome<'a> {
     pub(crate) here: &'a str,
     /// Whether nothing else is shown at a path, or in it.
     pub(crate) apart: &'a dyn Fn(&Path) -> bool,
+    /// The layer over the home directory, with what earlier commands of the plan left.
+    pub(crate) upper: Option<&'a Path>,
 }
 
 impl ShownHome<'_> {
@@ -45,7 +47,11 @@ impl ShownHome<'_> {
             }
         }
         for KeptFile { entry, name } in self.agent.kept_files(self.paths, self.seeded)? {
-            if self.fits(&entry) {
+            let known = mounts
+                .links
+                .iter()
+                .any(|(inner, _)| inner.as_path() == entry.inner);
+            if self.fits(&entry) && !known {
                 mounts.links.push(link(&mounts, &entry, &name));
             }
         }
@@ -56,7 +62,27 @@ impl ShownHome<'_> {
 
     /// Whether an entry can be shown at its place.
     fn fits(&self, entry: &PresetEntry) -> bool {
-        (self.apart)(&entry.at) && self.paths.has_room(entry)
+        (self.apart)(&entry.at) && self.paths.has_room(entry) && !self.is_taken(entry)
+    }
+
+    /// Whether a command put something else into the layer, at the place of an entry or on the way to it.
+    fn is_taken(&self, entry: &PresetEntry) -> bool {
+        let Some(upper) = self.upper else {
+            return false;
+        };
+        let last = entry.inner.components().count();
+        let above = entry
+            .inner
+            .ancestors()
+            .filter(|one| !one.as_os_str().is_empty());
+        above.into_iter().any(|inner| {
+            let is_dir = inner.components().count() < last || entry.is_dir;
+            match Dir::look(&upper.join(inner)) {
+                Ok(meta) if is_dir => !meta.is_dir(),
+                Ok(meta) => meta.is_dir(),
+                Err(_) => false,
+            }
+        })
     }
 
     fn credentials(&self, mounts: &mut AgentMounts) -> Result<()> {

@@ -1,11 +1,13 @@
 //! Where the paths of a preset lie in a home directory, and what a path there is to an agent.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{AgentPreset, MergedFile, fits};
 use crate::fs::{Dir, state_dir};
+use crate::model::EntryKind;
 
 /// Directories of the home directory that many programs share: below these an agent has one of its own.
 const SHARED: [&str; 4] = [".config", ".local/share", ".local/state", ".local/bin"];
@@ -27,10 +29,30 @@ pub(crate) struct PresetEntry {
     pub(crate) at: PathBuf,
     /// The same from the home directory.
     pub(crate) inner: PathBuf,
+    /// The place of the entry itself from the home directory, which may be a link to `inner`.
+    pub(crate) own: PathBuf,
     /// The path of the preset, without a final `/`: it names the entry in the agent home, wherever that is moved to.
     pub(crate) name: String,
     /// Whether it means a directory.
     pub(crate) is_dir: bool,
+}
+
+/// A path of the home directory, or the names in a directory, that an agent executes or obeys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ExecutingPath {
+    dir: PathBuf,
+    /// The names in the directory; everything below it where there are none.
+    name: Option<String>,
+}
+
+impl ExecutingPath {
+    pub(crate) fn means(&self, inner: &Path) -> bool {
+        let Some(pattern) = &self.name else {
+            return inner.starts_with(&self.dir);
+        };
+        let name = inner.file_name().and_then(OsStr::to_str);
+        inner.parent() == Some(&self.dir) && name.is_some_and(|name| match_name(pattern, name))
+    }
 }
 
 impl AgentPaths {
@@ -69,9 +91,15 @@ impl AgentPaths {
             (!name.contains('/')).then(|| to.join(name))
         };
         let at = at.or_else(beside).unwrap_or_else(|| self.home.join(name));
+        let own = match (at.parent(), at.file_name()) {
+            (Some(above), Some(last)) => without_links(above).join(last),
+            _ => at.clone(),
+        };
         let at = without_links(&at);
         let inner = at.strip_prefix(&self.home).ok()?.to_owned();
+        let own = own.strip_prefix(&self.home).unwrap_or(&inner).to_owned();
         (!inner.as_os_str().is_empty()).then(|| PresetEntry {
+            own,
             inner,
             name: name.to_owned(),
             is_dir: text.ends_with('/'),
@@ -115,13 +143,50 @@ impl AgentPaths {
         usual.unwrap_or_else(|| inner.to_owned())
     }
 
-    /// Whether the agent, or a later start of it, executes or obeys a path of the home directory.
-    pub(crate) fn executes(&self, inner: &Path) -> bool {
-        let usual = self.usual(inner);
-        self.preset
-            .executes
-            .iter()
-            .any(|pattern| means(pattern, &usual))
+    /// Where the links in a directory lead: what is written through one lands there.
+    fn linked(&self, one: &ExecutingPath) -> Vec<ExecutingPath> {
+        let at = self.home.join(&one.dir);
+        let names = Dir::open(&at).and_then(|dir| dir.kinds());
+        let names = names.unwrap_or_default().into_iter();
+        let links = names.filter(|(_, kind)| *kind == Some(EntryKind::Symlink));
+        let links = links.filter_map(|(name, _)| {
+            let path = Path::new(OsStr::from_bytes(&name));
+            let meant = one.means(&one.dir.join(path));
+            let real = meant.then(|| without_links(&at.join(path)))?;
+            Some(ExecutingPath {
+                dir: real.strip_prefix(&self.home).ok()?.to_owned(),
+                name: None,
+            })
+        });
+        links.collect()
+    }
+
+    /// The paths of the home directory that the agent, or a later start of it, executes or obeys: also where links lead there.
+    pub(crate) fn executing(&self) -> Vec<ExecutingPath> {
+        let mut all = Vec::new();
+        for text in &self.preset.executes {
+            let (above, name) = match text.strip_suffix('/') {
+                Some(dir) => (dir, None),
+                None => {
+                    let (above, name) = text.rsplit_once('/').unwrap_or(("", text));
+                    (above, Some(name.to_owned()))
+                }
+            };
+            let dirs = match above {
+                "" => vec![PathBuf::new()],
+                above => {
+                    let entry = self.entry(above);
+                    entry.map_or_else(Vec::new, |entry| vec![entry.own, entry.inner])
+                }
+            };
+            all.extend(dirs.into_iter().map(|dir| ExecutingPath {
+                dir,
+                name: name.clone(),
+            }));
+        }
+        let links: Vec<ExecutingPath> = all.iter().flat_map(|one| self.linked(one)).collect();
+        all.extend(links);
+        all
     }
 
     /// Whether the agent writes a path on its own, at any start: that is dropped without a word.
@@ -135,7 +200,12 @@ impl AgentPaths {
 
     /// The paths of everything that commands see of this agent: its own directories and files.
     pub(crate) fn shown(&self) -> Vec<PathBuf> {
-        self.parts().map(|entry| entry.at).collect()
+        let both = self
+            .parts()
+            .flat_map(|entry| [self.home.join(&entry.own), entry.at]);
+        let mut all: Vec<PathBuf> = both.collect();
+        all.dedup();
+        all
     }
 
     /// The same below the home directory.
@@ -258,12 +328,17 @@ mod tests {
             inner(&moved, ".claude.json"),
             at(".config/claude/.claude.json")
         );
-        assert!(moved.executes(Path::new(".config/claude/settings.json")));
+        let executes = |paths: &AgentPaths, inner: &str| {
+            let all = paths.executing();
+            all.iter().any(|one| one.means(Path::new(inner)))
+        };
+        assert!(executes(&moved, ".config/claude/settings.json"));
         assert_eq!(inner(&of("/opt/claude"), ".claude/projects/"), None);
         let usual = AgentPaths::new(claude, Path::new("/h/ann"), &[]);
         assert_eq!(inner(&usual, ".claude.json"), at(".claude.json"));
-        assert!(usual.executes(Path::new(".claude/hooks/x.sh")));
-        assert!(!usual.executes(Path::new(".claude/projects/x.jsonl")));
+        assert!(executes(&usual, ".claude/hooks/x.sh"));
+        assert!(executes(&usual, ".claude/settings.local.json"));
+        assert!(!executes(&usual, ".claude/projects/x.jsonl"));
     }
 
     #[test]

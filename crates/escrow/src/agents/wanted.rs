@@ -1,7 +1,7 @@
 //! What an agent wanted to change of its executing configuration: kept out, named at the end of the run, and kept here, so that the user
 //! can look at it and take it over.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::credentials::{private_file, read, read_real, write_real};
 use super::home::{AgentHome, flat};
 use super::merged::{self, KeyPath};
+use super::paths::without_links;
 use crate::fs::state_dir::room;
 use crate::fs::{Dir, Result};
 
@@ -20,6 +21,9 @@ pub(crate) const MOST: u64 = 4 << 20;
 
 /// The largest merged file.
 pub(crate) const MOST_MERGED: u64 = 64 << 20;
+
+/// How deep values are that are kept.
+const DEEPEST: usize = 64;
 
 /// How many changes are kept.
 const CHANGES: usize = 1_000;
@@ -51,6 +55,8 @@ pub(crate) enum WantedContent {
     Gone,
     /// Other values of keys.
     Keys(Vec<(KeyPath, Option<Value>)>),
+    /// Something that is named, but not kept.
+    Unkept,
 }
 
 /// A change as it was found inside.
@@ -58,6 +64,8 @@ pub(crate) enum FoundChange {
     File(Vec<u8>, u16),
     Gone,
     Keys(Vec<(KeyPath, Option<Value>)>),
+    /// Something that cannot be kept for a look, in words.
+    Unkept(String),
 }
 
 /// Notes a change of the file at `inner`, below `home`; returns it where it is another one than was noted before.
@@ -67,40 +75,50 @@ pub(crate) fn note(
     found: FoundChange,
     (plan, plan_id): (&str, &str),
 ) -> Result<Option<WantedChange>> {
-    let (Some(path), real) = (inner.to_str(), read_real(&home.join(inner), MOST_MERGED)?) else {
-        return Ok(None);
+    let path = inner.to_string_lossy().into_owned();
+    let said = match &found {
+        FoundChange::Unkept(words) => Some(words.clone()),
+        _ => None,
     };
-    let real = real.map(|(bytes, _)| bytes);
+    let real = match read_real(&without_links(&home.join(inner)), MOST_MERGED) {
+        Ok(real) => real.map(|(bytes, _)| bytes),
+        // Something else than a file: nothing to compare with.
+        Err(_) => None,
+    };
     let dir = room(&agent.dir, WANTED)?;
     let mut all = list(agent)?;
-    let (what, new) = match found {
-        FoundChange::Gone => (WantedContent::Gone, None),
-        FoundChange::Keys(keys) => {
+    let name = flat(&path).filter(|_| inner.to_str().is_some());
+    let (what, new) = match (found, name) {
+        (FoundChange::Gone, Some(_)) => (WantedContent::Gone, None),
+        (FoundChange::Keys(keys), Some(_)) if is_shallow(&keys) => {
             let mut object = real.as_deref().and_then(merged::object).unwrap_or_default();
             for (path, value) in &keys {
                 merged::set(&mut object, path, value.clone());
             }
             (WantedContent::Keys(keys), Some(merged::text(&object)))
         }
-        FoundChange::File(bytes, mode) => {
-            let Some(name) = flat(path) else {
-                return Ok(None);
-            };
-            let known = all.iter().any(|one| one.path == path);
-            let same = known && read(&dir, &name, MOST)?.is_some_and(|(known, _)| known == bytes);
-            if !same {
+        (FoundChange::File(bytes, mode), Some(name)) => {
+            let known = read(&dir, &name, MOST)?;
+            if known.is_none_or(|(known, _)| known != bytes) {
                 private_file(&dir, &name, &bytes)?;
             }
             let name = String::from_utf8_lossy(&name).into_owned();
-            (
-                WantedContent::File(name, if same { mode } else { mode & 0o777 }),
-                Some(bytes),
-            )
+            (WantedContent::File(name, mode & 0o755), Some(bytes))
         }
+        _ => (WantedContent::Unkept, None),
+    };
+    let words = match (&what, said) {
+        (WantedContent::Unkept, Some(words)) => {
+            format!("{words}; look at it with `escrow diff --scratch`")
+        }
+        (WantedContent::Unkept, None) => {
+            "changed; look at it with `escrow diff --scratch`".to_owned()
+        }
+        _ => summary(real.as_deref(), new.as_deref()),
     };
     let change = WantedChange {
-        path: path.to_owned(),
-        summary: summary(real.as_deref(), new.as_deref()),
+        path,
+        summary: words,
         plan: plan.to_owned(),
         plan_id: plan_id.to_owned(),
         was: real.map_or_else(String::new, |bytes| digest(&bytes)),
@@ -115,12 +133,26 @@ pub(crate) fn note(
         return Ok(None);
     }
     all.retain(|one| one.path != change.path);
-    if all.len() >= CHANGES {
-        return Ok(Some(change));
-    }
     all.push(change.clone());
+    // The oldest make room.
+    for old in all.drain(..all.len().saturating_sub(CHANGES)) {
+        remove_content(&dir, &old)?;
+    }
     write_index(&dir, &all)?;
     Ok(Some(change))
+}
+
+/// Whether values can be written and read again: a parser takes documents up to a depth.
+fn is_shallow(keys: &[(KeyPath, Option<Value>)]) -> bool {
+    fn depth(value: &Value) -> usize {
+        match value {
+            Value::Array(all) => 1 + all.iter().map(depth).max().unwrap_or(0),
+            Value::Object(all) => 1 + all.values().map(depth).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+    keys.iter()
+        .all(|(_, value)| value.as_ref().is_none_or(|value| depth(value) < DEEPEST))
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -141,7 +173,7 @@ pub(crate) fn list(agent: &AgentHome) -> Result<Vec<WantedChange>> {
     }
 }
 
-/// What stands in the real file, and what was wanted; nothing where there is no file.
+/// The content of the real file and the wanted one; `None` where there is no file.
 pub type FileVersions = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// Both versions of a file: the real one, and the one that was wanted.
@@ -150,9 +182,10 @@ pub(crate) fn versions(
     home: &Path,
     change: &WantedChange,
 ) -> Result<FileVersions> {
-    let real = read_real(&home.join(&change.path), MOST_MERGED)?.map(|(bytes, _)| bytes);
+    let at = without_links(&home.join(&change.path));
+    let real = read_real(&at, MOST_MERGED)?.map(|(bytes, _)| bytes);
     let new = match &change.what {
-        WantedContent::Gone => None,
+        WantedContent::Gone | WantedContent::Unkept => None,
         WantedContent::File(name, _) => {
             let dir = room(&agent.dir, WANTED)?;
             read(&dir, name.as_bytes(), MOST)?.map(|(bytes, _)| bytes)
@@ -174,15 +207,20 @@ pub(crate) fn is_stale(change: &WantedChange, real: Option<&[u8]>) -> bool {
         && change.was != real.map_or_else(String::new, digest)
 }
 
+/// Whether the wanted version is kept, so that it can be taken over.
+pub(crate) fn is_kept(change: &WantedChange) -> bool {
+    change.what != WantedContent::Unkept
+}
+
 /// Puts the wanted version in the place of the real file.
 pub(crate) fn accept(agent: &AgentHome, home: &Path, change: &WantedChange) -> Result<()> {
-    let at: PathBuf = home.join(&change.path);
+    let at = without_links(&home.join(&change.path));
     let (_, new) = versions(agent, home, change)?;
     let meta = read_real(&at, MOST_MERGED)?.map(|(_, meta)| meta);
     match new {
         Some(bytes) => {
             let mode = match change.what {
-                WantedContent::File(_, mode) => mode & 0o777,
+                WantedContent::File(_, mode) => mode & 0o755,
                 _ => meta.map_or(0o600, |meta| meta.mode & 0o777),
             };
             let was = meta.map(|meta| crate::fs::Meta { mode, ..meta });
@@ -204,15 +242,17 @@ pub(crate) fn drop_change(agent: &AgentHome, path: &str) -> Result<()> {
     let mut all = list(agent)?;
     let gone: Vec<WantedChange> = all.extract_if(.., |one| one.path == path).collect();
     write_index(&dir, &all)?;
-    for one in gone {
-        if let WantedContent::File(name, _) = one.what {
-            match dir.unlink(name.as_bytes()) {
-                Err(error) if error.is_absent() => {}
-                answer => answer?,
-            }
-        }
+    gone.iter().try_for_each(|one| remove_content(&dir, one))
+}
+
+fn remove_content(dir: &Dir, change: &WantedChange) -> Result<()> {
+    let WantedContent::File(name, _) = &change.what else {
+        return Ok(());
+    };
+    match dir.unlink(name.as_bytes()) {
+        Err(error) if error.is_absent() => Ok(()),
+        answer => answer,
     }
-    Ok(())
 }
 
 /// A change in a few words.

@@ -37,7 +37,7 @@ pub struct Settings {
     pub resources: Vec<ConfigResource>,
     /// Defaults of a command that is run inside.
     pub run: RunDefaults,
-    /// Presets of coding agents of the user's own, and what is added to others.
+    /// The user's own presets of coding agents, and additions to known ones.
     pub agents: BTreeMap<String, AgentPreset>,
     /// Patterns of files that are neither shown nor released.
     pub ignore: Vec<String>,

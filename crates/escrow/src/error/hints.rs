@@ -293,6 +293,8 @@ impl Error {
                 "`agents` in your configuration adds one; `--agent none` takes none".to_owned(),
             ],
             Self::NoPresetNetwork => one("name the agent with `--agent NAME`, or the hosts with `--network allow:HOST,…`"),
+            Self::AgentFileUnkept { .. } => one("`escrow diff --scratch PLAN` shows it while the plan is open; `escrow agent accept NAME PATH --drop` forgets it"),
+            Self::BadAgentHome { .. } => one("name a new or empty directory, or one that was the home of an agent before"),
             Self::AgentFileMoved { .. } => one("`escrow agent diff NAME` shows both versions; make the change by hand, and `escrow agent accept NAME PATH --drop` forgets it"),
             Self::Unwritable { .. } | Self::Unhidable { .. } => one("name a directory, or a file, in it"),
             Self::Run(RunError::NoNetwork { .. }) => vec![

@@ -46,8 +46,10 @@ impl Error {
             | Self::WritableExecutes { .. }
             | Self::UnknownAgent { .. }
             | Self::NoPresetNetwork
+            | Self::BadAgentHome { .. }
             | Self::Unhidable { .. } => Kind::Usage,
             Self::AgentFileMoved { .. } => Kind::Conflict,
+            Self::AgentFileUnkept { .. } => Kind::Unsupported,
             Self::UnsupportedType { .. } | Self::Registry(RegistryError::NothingWorks { .. }) => {
                 Kind::Unsupported
             }

@@ -310,6 +310,12 @@ pub enum Error {
         "the network of a preset needs an agent that has one, and the command starts none that is known"
     )]
     NoPresetNetwork,
+    #[error(
+        "'{at}' cannot be the home of an agent: it holds something else, or is the project's or Escrow's"
+    )]
+    BadAgentHome { at: Location },
+    #[error("what the agent made of '{at}' is not kept")]
+    AgentFileUnkept { at: Location },
     #[error("'{at}' was changed since the agent wrote its version")]
     AgentFileMoved { at: Location },
     #[error("'{at}' cannot be hidden: {why}")]

@@ -50,7 +50,7 @@ pub struct AgentLayout<'a> {
     pub dirs: Vec<ResourcePath>,
     /// Links, and where each leads.
     pub links: Vec<(ResourcePath, &'a [u8])>,
-    /// Files, and what is in each.
+    /// Files and their contents.
     pub files: Vec<(ResourcePath, &'a [u8])>,
 }
 

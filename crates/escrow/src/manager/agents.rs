@@ -7,7 +7,7 @@
 //!          changed configuration is noted and stays in the plan's layer, where it was written
 //! ```
 //!
-//! All of it can be done again after a crash: what is moved is gone from the layer, and what is noted is noted once.
+//! Every step can be repeated after a crash: a moved file is gone from the layer, and a change is noted once.
 
 use std::ffi::OsStr;
 use std::ops::Deref;
@@ -106,6 +106,16 @@ impl<'a> Deref for RunCall<'a> {
     }
 }
 
+/// Where an agent home is shown.
+struct Place<'a> {
+    /// The project of the command.
+    here: &'a str,
+    /// Whether nothing else is shown at a path, or in it.
+    apart: &'a dyn Fn(&Path) -> bool,
+    /// The layer over the home directory.
+    upper: Option<Location>,
+}
+
 /// The project that a command begins in: the resource that holds its directory, else that directory.
 pub(super) fn project_of(views: &[SandboxView], directory: &Path) -> String {
     let mut roots = views.iter().map(|view| view.resource.at.as_path());
@@ -153,6 +163,11 @@ impl Manager {
         let found = agents.recognize(&request.command, &|word| {
             self.script(word, views, request.directory)
         });
+        // A program of a tree could have any name, to be shown the login of an agent.
+        let found = found.filter(|found| {
+            let word = found.word.and_then(|word| request.command.get(word));
+            word.is_none_or(|word| !self.lies_in_tree(word, views, request.directory))
+        });
         let starts = match &request.agent {
             AgentChoice::Recognized => found,
             AgentChoice::None => None,
@@ -179,24 +194,33 @@ impl Manager {
         Ok(RunCall { request, starts })
     }
 
-    /// The text of a script that a command names, unless it lies in a resource: a tree could name an agent to be shown its
-    /// credentials.
-    fn script(&self, word: &OsStr, views: &[SandboxView], directory: &Path) -> Option<String> {
+    /// Where a word leads that names a program.
+    fn program_of(&self, word: &OsStr, directory: &Path) -> Option<PathBuf> {
         let named = Path::new(word);
         let mut variables = self.options.environment.iter();
         let path = variables.find(|(name, _)| name == "PATH");
         let at = match named.components().count() > 1 {
             true => directory.join(named),
             false => std::env::split_paths(&path?.1)
-                .map(|dir| dir.join(named))
+                .map(|dir| directory.join(dir).join(named))
                 .find(|at| script::is_file(at))?,
         };
-        let real = state_dir::canonical_any(&at).ok()?;
+        state_dir::canonical_any(&at).ok()
+    }
+
+    fn lies_in_tree(&self, word: &OsStr, views: &[SandboxView], directory: &Path) -> bool {
+        let real = self.program_of(word, directory);
         let mut trees = views.iter().map(|view| view.resource.at.as_path());
-        if trees.any(|tree| real.starts_with(tree)) {
-            return None;
-        }
-        script::body(&real)
+        real.is_some_and(|real| trees.any(|tree| real.starts_with(tree)))
+    }
+
+    /// The text of a script that a command names, unless it lies in a resource: a tree could name an agent to be shown its
+    /// credentials.
+    fn script(&self, word: &OsStr, views: &[SandboxView], directory: &Path) -> Option<String> {
+        let real = self.program_of(word, directory)?;
+        let mut trees = views.iter().map(|view| view.resource.at.as_path());
+        let in_tree = trees.any(|tree| real.starts_with(tree));
+        (!in_tree).then(|| script::body(&real)).flatten()
     }
 
     /// The paths of a preset in the home directory that is in use.
@@ -241,8 +265,33 @@ impl Manager {
             let mut others = others.chain(spec.look.writable.iter().map(Location::as_path));
             others.all(|other| !other.starts_with(at) && !at.starts_with(other))
         };
+        if let AgentHomeChoice::Dir(at) = &call.agent_home {
+            let real = without_links(at);
+            let mut others = views.iter().map(|view| view.resource.at.as_path());
+            let holds = |other: &Path| other.starts_with(&real) || real.starts_with(other);
+            let is_own = AgentHome::may_be(&real)?;
+            let holds_home = paths.home.starts_with(&real);
+            if others.any(holds) || holds(self.home()) || holds_home || !is_own {
+                return Err(Error::BadAgentHome {
+                    at: Location::from(real),
+                });
+            }
+        }
         let here = project_of(views, spec.directory.as_path());
-        let shown = self.show_agent_home(plan, &paths, &call.agent_home, (&here, &apart));
+        let upper = spec
+            .scratch
+            .as_ref()
+            .map(|(_, layers)| layers.upper.clone());
+        let shown = self.show_agent_home(
+            plan,
+            &paths,
+            &call.agent_home,
+            Place {
+                here: &here,
+                apart: &apart,
+                upper,
+            },
+        );
         let mounts = shown.and_then(|(mounts, share)| {
             if let Some((_, layers)) = &spec.scratch {
                 crate::run::hidden::make_room(layers)?;
@@ -265,13 +314,13 @@ impl Manager {
         Ok(())
     }
 
-    /// Prepares the home of an agent for a run: what is shown of it, and the share that keeps it there.
+    /// Prepares the home of an agent for a run. Returns the mounts, and the share that keeps the home from being removed.
     fn show_agent_home(
         &self,
         plan: &Plan,
         paths: &AgentPaths,
         choice: &AgentHomeChoice,
-        (here, apart): (&str, &dyn Fn(&Path) -> bool),
+        place: Place<'_>,
     ) -> Result<(AgentMounts, Lock)> {
         // What a crash left comes first: a login may be among it.
         self.settle_agents(plan)?;
@@ -297,8 +346,9 @@ impl Manager {
             agent: &agent,
             paths,
             seeded,
-            here,
-            apart,
+            here: place.here,
+            apart: place.apart,
+            upper: place.upper.as_ref().map(Location::as_path),
         };
         let (mounts, left_out) = home.mounts(&marks)?;
         if left_out > 0 {
@@ -306,6 +356,12 @@ impl Manager {
                 "{title}: the newest {} MiB of its sessions were taken over; {} MiB of older ones stay outside",
                 home::SEEDED >> 20,
                 left_out >> 20
+            ));
+        }
+        if mounts.state.is_empty() {
+            self.notice(format!(
+                "{title}: something else stands where its sessions are, so nothing of them is shown; in a plan whose commands put it there, \
+                `--new` begins another one"
             ));
         }
         marks.note_home(&agent)?;
@@ -323,10 +379,7 @@ impl Manager {
         match choice {
             AgentHomeChoice::Shared => Ok((AgentHome::open(&self.home, name)?, true)),
             AgentHomeChoice::Fresh => Ok((self.run_marks(plan, name)?.fresh()?, false)),
-            AgentHomeChoice::Dir(dir) => {
-                let dir = state_dir::make_all(dir)?;
-                Ok((AgentHome { dir }, false))
-            }
+            AgentHomeChoice::Dir(at) => Ok((AgentHome::in_dir(at)?, false)),
         }
     }
 
@@ -426,7 +479,12 @@ impl Manager {
                 true => Some(self.layer_changes(upper, &paths.home)?),
                 false => None,
             };
-            reports.push(layer.settle(&marks, changes.as_ref())?);
+            let (report, failed) = layer.settle(&marks, changes.as_ref());
+            for error in failed {
+                let (title, why) = (&paths.preset.title, chain(&error));
+                self.notice(format!("{title}: not all of it could be taken over: {why}"));
+            }
+            reports.push(report);
         }
         Ok(reports)
     }
@@ -471,6 +529,9 @@ impl Manager {
         self.record("agent", None, &at.to_string(), || {
             let _lock = agent.lock()?;
             let (real, _) = wanted::versions(&agent, &paths.home, change)?;
+            if !wanted::is_kept(change) {
+                return Err(Error::AgentFileUnkept { at: at.clone() });
+            }
             if wanted::is_stale(change, real.as_deref()) {
                 return Err(Error::AgentFileMoved { at: at.clone() });
             }
@@ -493,17 +554,16 @@ impl Manager {
         let bare = typed.strip_prefix("~/").unwrap_or(typed);
         let named = self.options.user_home.as_deref().unwrap_or(Path::new("/"));
         let real_home = state_dir::canonical(named).unwrap_or_default();
-        // What an agent wanted to make need not be there.
-        let path = Path::new(bare);
-        let real = without_links(path);
+        // What an agent wanted to make need not be there. An absolute path stays one.
+        let path = named.join(bare);
+        let real = without_links(&path);
         let inner = real.strip_prefix(&real_home);
-        let inner = inner.or_else(|_| path.strip_prefix(named));
-        let inner = inner.ok().filter(|_| path.is_absolute());
+        let inner = inner.or_else(|_| path.strip_prefix(named)).ok();
         let inner = inner.and_then(Path::to_str).unwrap_or(bare);
         inner.trim_end_matches('/').to_owned()
     }
 
-    /// The known agents that are installed, each with what it says of its version.
+    /// The known agents that are installed, with their versions.
     pub fn installed_agents(&self) -> Vec<InstalledAgent> {
         let mut variables = self.options.environment.iter();
         let path = variables.find(|(name, _)| name == "PATH");

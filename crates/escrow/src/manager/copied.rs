@@ -216,7 +216,7 @@ impl Manager {
             .as_ref()
             .zip(request.preset().and_then(|preset| self.agent_paths(preset)))
         {
-            // Links stand for what is mounted elsewhere; what replaces one is taken from the private directory.
+            // Links take the place of mounts; a file that replaces one is taken from the private directory.
             for one in &agent.state {
                 copied.tools.push((one.inner.clone(), one.from.clone()));
                 copied.writable.push(one.from.clone());

@@ -139,7 +139,7 @@ pub struct CopiedRun {
     pub private: Location,
     /// What its `HOME` has of the real one: names, and where each leads.
     pub tools: Vec<(Location, Location)>,
-    /// Files of its `HOME` that are its own, and what is in each.
+    /// Private files of its `HOME`, and their contents.
     pub given: Vec<(Location, String)>,
     /// What of an agent it can read; nothing once that is known.
     pub shown: Vec<Location>,
