@@ -667,7 +667,7 @@ fn setup_enters_the_hooks_and_takes_them_out_exactly() {
         &cli.run("uninstall").stderr_text(),
         ["hooks of claude", "hooks of codex"],
     );
-    cli.ok("agent setup claude --remove --write");
+    cli.ok("agent setup claude --remove");
     assert_eq!(std::fs::read_to_string(&settings).unwrap(), own);
     cli.ok("agent setup claude --write");
     cli.ok("uninstall --purge --yes");

@@ -19,10 +19,10 @@ use crate::ui::Ui;
 ///
 /// Shows what would change in ~/.claude/settings.json or ~/.codex/hooks.json (CLAUDE_CONFIG_DIR and CODEX_HOME count). With
 /// `--write` it is changed: everything else in the file stays byte for byte, and the file is replaced as a whole. `--remove` takes
-/// the hooks out. A file that is no JSON object is refused.
+/// the hooks out, and shows that. A file that is no JSON object is refused.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  escrow agent setup claude\n  escrow agent setup claude --write\n  escrow agent setup claude --remove --write"
+    after_help = "Examples:\n  escrow agent setup claude\n  escrow agent setup claude --write\n  escrow agent setup claude --remove"
 )]
 pub(crate) struct AgentSetupArgs {
     /// The agent
@@ -174,7 +174,8 @@ impl AgentSetupArgs {
                 "'{at}' has other hooks for tool calls: the agent runs all of them, and one that changes a call can replace Escrow's answer"
             ));
         }
-        if self.write && edit.is_needed() {
+        let writes = self.write || self.remove;
+        if writes && edit.is_needed() {
             edit.write()?;
         }
         if ui.is_json() {
@@ -182,7 +183,7 @@ impl AgentSetupArgs {
                 "agent": self.name.name(),
                 "file": show::location(&at),
                 "changes": edit.is_needed(),
-                "written": self.write && edit.is_needed(),
+                "written": writes && edit.is_needed(),
             }));
             return Ok(());
         }
@@ -197,7 +198,7 @@ impl AgentSetupArgs {
         let name = at.to_string();
         let shown = escrow::diff::text(&text(&edit.old), &text(&edit.new), &name, &name);
         ui.bytes(&shown);
-        match self.write {
+        match writes {
             true => ui.news(&format!("wrote '{at}'")),
             false => ui.say("nothing was written: `--write` does"),
         }
