@@ -83,8 +83,6 @@ fn sessions_stay_and_logins_are_refreshed_for_every_agent() {
     assert_clean(&world);
 }
 
-// rule A1, A3
-// rule A1, A3
 #[test]
 fn sessions_of_before_are_taken_over_once() {
     as_user_too();
@@ -224,6 +222,7 @@ fn a_run_that_is_killed_loses_no_session_and_no_login() {
 }
 
 // rule A1
+// attack D49
 #[test]
 fn what_a_command_makes_of_an_agent_home_stops_no_later_run() {
     as_user_too();
@@ -366,6 +365,7 @@ fn odd_homes_stop_no_run() {
     );
 }
 
+// attack D50
 #[test]
 fn an_agent_is_recognized_however_it_is_started() {
     as_user_too();

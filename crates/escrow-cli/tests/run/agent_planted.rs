@@ -3,6 +3,8 @@
 use crate::agent_homes::{AGENTS, home_files, with_agents};
 use crate::*;
 
+// rule A1, A3
+// attack D47
 #[test]
 fn what_is_planted_is_named_and_kept_out() {
     as_user_too();
@@ -35,6 +37,7 @@ fn what_is_planted_is_named_and_kept_out() {
     lacks(&said, ["settings.json"]);
 }
 
+// rule A3
 #[test]
 fn what_is_planted_by_any_command_is_named() {
     as_user_too();
@@ -250,6 +253,7 @@ fn what_programs_execute_is_not_made_writable_by_one_word() {
 }
 
 // rule A1
+// attack D48
 #[test]
 fn a_login_that_names_another_server_is_not_written_through() {
     as_user_too();
