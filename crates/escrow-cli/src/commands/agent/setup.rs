@@ -199,6 +199,9 @@ impl AgentSetupArgs {
         let shown = escrow::diff::text(&text(&edit.old), &text(&edit.new), &name, &name);
         ui.bytes(&shown);
         match writes {
+            true if edit.new.is_none() => {
+                ui.news(&format!("removed '{at}', which had nothing else"))
+            }
             true => ui.news(&format!("wrote '{at}'")),
             false => ui.say("nothing was written: `--write` does"),
         }
