@@ -176,8 +176,12 @@ fn a_run_that_is_killed_loses_no_session_and_no_login() {
     assert_soon_quiet(&world);
     assert_eq!(read(&real), "{\"token\": \"first\"}");
     // The next run of the agent brings it out.
-    let said = cli.ok("run --new --rollback -- codex recall login");
-    has(&said, ["kept", "second"]);
+    let next = cli.expect("run --new --rollback -- codex recall login", 0);
+    has(&next.stdout_text(), ["kept", "second"]);
+    has(
+        &next.stderr_text(),
+        ["~/.codex/auth.json has the login of an earlier run now"],
+    );
     assert_eq!(read(&real), "{\"token\": \"second\"}");
     // Other ends: interrupted twice, the terminal closed.
     for signals in [&[Signal::INT, Signal::INT][..], &[Signal::HUP]] {

@@ -31,7 +31,7 @@ use crate::commit::scratch_name;
 use crate::error::{Error, Result, chain};
 use crate::fs::state_dir::{self, Lock};
 use crate::fs::workspace::is_absent;
-use crate::model::text::Location;
+use crate::model::text::{Location, escape};
 use crate::model::{Action, AllowedHost, Network, Scope};
 use crate::run::RunSpec;
 use crate::run::program::{output_in_time, program};
@@ -323,7 +323,7 @@ impl Manager {
         place: Place<'_>,
     ) -> Result<(AgentMounts, Lock)> {
         // What a crash left comes first: a login may be among it.
-        self.settle_agents(plan)?;
+        self.tell_settled(&self.settle_agents(plan)?);
         let (agent, seeded) = self.agent_home(plan, paths, choice)?;
         let lock = agent.lock()?;
         let now = self.options.origin.now().as_second();
@@ -430,15 +430,27 @@ impl Manager {
         Ok(reports)
     }
 
+    /// Says what came of agents where no summary of a run does: after a crash, or at the end of a plan.
+    pub(super) fn tell_settled(&self, reports: &[AgentReport]) {
+        for report in reports {
+            let (title, name) = (&report.preset.title, &report.preset.name);
+            for at in &report.refreshed {
+                let at = self.under_home(at);
+                self.notice(format!("{title}: {at} has the login of an earlier run now"));
+            }
+            for one in &report.wanted {
+                let (path, summary) = (escape(one.path.as_bytes()), escape(one.summary.as_bytes()));
+                self.notice(format!(
+                    "{title} wanted to change ~/{path} in an earlier run: {summary}; kept out (`escrow agent diff {name}`)"
+                ));
+            }
+        }
+    }
+
     /// The same after a command that had a home directory of its own, without namespaces.
     pub(super) fn end_copied_agents(&self, plan: &Plan, home: &Path) {
         match self.settle_layer(plan, home, false) {
-            Ok(reports) => {
-                for at in reports.iter().flat_map(|one| &one.refreshed) {
-                    let at = self.under_home(at);
-                    self.notice(format!("a login was refreshed in {at}"));
-                }
-            }
+            Ok(reports) => self.tell_settled(&reports),
             Err(error) => {
                 let why = chain(&error);
                 self.notice(format!(

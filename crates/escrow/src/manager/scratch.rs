@@ -59,7 +59,7 @@ impl Manager {
     /// Removes what was written beside the sandboxes.
     pub(super) fn drop_scratch(&self, plan: &Plan) -> Result<()> {
         // After a crash sessions and logins of an agent may be left in it.
-        let _: Vec<AgentReport> = self.end_agents(plan, true);
+        self.tell_settled(&self.end_agents(plan, true));
         Ok(self.workspaces().remove_own(&scratch_name(plan))?)
     }
 
