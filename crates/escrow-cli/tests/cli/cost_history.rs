@@ -28,18 +28,18 @@ const HISTORY: &str = "
 
     CREATE TEMP TABLE plans AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
     SELECT i, substr(id, 1, length(id) - 4) || printf('%04d', i) AS new, id AS old FROM n, plan;
-    INSERT INTO plan (id, name, state, directory, created_at)
+    INSERT OR IGNORE INTO plan (id, name, state, directory, created_at)
     SELECT new, 'old' || i, 'cleaned_up', directory, created_at FROM plans JOIN plan ON id = old;
-    INSERT INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area, metadata, message, warnings, reasons, created_at)
+    INSERT OR IGNORE INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area, metadata, message, warnings, reasons, created_at)
     SELECT substr(id, 1, length(id) - 4) || printf('%04d', i), new, resource_id, requested, strategy, 'cleaned_up', area, metadata,
            message, warnings, reasons, created_at
     FROM plans JOIN sandbox ON plan_id = old;
 
     CREATE TEMP TABLE kept AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)
     SELECT i, substr(id, 1, length(id) - 4) || printf('%04d', i) AS new, id AS old FROM n, checkpoint;
-    INSERT INTO checkpoint (id, plan_id, label, reason, created_at, base)
+    INSERT OR IGNORE INTO checkpoint (id, plan_id, label, reason, created_at, base)
     SELECT new, plan_id, 'kept' || i, reason, created_at, base FROM kept JOIN checkpoint ON id = old;
-    INSERT INTO checkpoint_member SELECT new, sandbox_id, moment FROM kept JOIN checkpoint_member ON checkpoint_id = old;";
+    INSERT OR IGNORE INTO checkpoint_member SELECT new, sandbox_id, moment FROM kept JOIN checkpoint_member ON checkpoint_id = old;";
 
 /// What an `escrow` command costs: system calls, and steps of the store.
 fn cost(world: &World, escrow: &Cli, line: &str) -> [usize; 2] {
