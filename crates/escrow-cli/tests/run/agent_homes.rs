@@ -35,7 +35,7 @@ pub(crate) fn with_agents() -> (World, Cli) {
     (world, cli)
 }
 
-/// Every file of the home directory with what is in it, in one text.
+/// Every file of the home directory and its content, in one text.
 pub(crate) fn home_files(world: &World) -> String {
     sh(
         world.at("user-home"),

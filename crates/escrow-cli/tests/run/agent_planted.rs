@@ -101,7 +101,7 @@ fn what_an_agent_wanted_can_be_taken_over_or_forgotten() {
         "skill\n"
     );
     assert_eq!(read(world.at("user-home/.claude/skills/a/tool")), "tool\n");
-    // One that the user changed meanwhile is not overwritten.
+    // A file that the user changed meanwhile is not overwritten.
     write(&real, "{\"theme\": \"light\"}");
     assert_eq!(
         fails_as(&cli, "agent accept claude ~/.claude/settings.json", 4),
@@ -275,6 +275,11 @@ fn a_login_that_names_another_server_is_not_written_through() {
             ["left no login, or one that names another server"],
         );
         assert!(!real.exists());
+        // No later run obeys it.
+        assert_eq!(
+            cli.ok(format!("run --new --rollback -- {agent} login")),
+            "-\n"
+        );
         fs::create_dir_all(real.parent().expect("it has one")).expect("there is room");
         write(
             &real,
@@ -331,7 +336,7 @@ fn what_cannot_be_kept_for_a_look_is_named_all_the_same() {
         "unsupported"
     );
     assert!(!world.at("user-home/.claude").exists());
-    // Deep values do not hide what was noted before.
+    // Deep values do not hide earlier changes.
     let deep = "import json, os; p = os.path.expanduser('~/.claude.json'); d = json.load(open(p)); v = []; \
         exec('for _ in range(100): v = [v]'); d['mcpServers'] = {'evil': v}; open(p, 'w').write(json.dumps(d))";
     let script = world.at("bin/deep.py");

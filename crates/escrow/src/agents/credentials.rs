@@ -52,11 +52,11 @@ pub(crate) fn sync(home: &AgentHome, paths: &AgentPaths) -> Result<Vec<SyncedCre
                 let (bytes, _) = own.as_ref().expect("it is there where it is written");
                 write_real(&entry.at, bytes, real.as_ref().map(|(_, meta)| meta), 0o600)?;
             }
-            Decision::Refuse => {
-                if let Some((bytes, _)) = &real {
-                    write_shared(&files, &name, bytes)?;
-                }
-            }
+            // No later run obeys it either.
+            Decision::Refuse => match &real {
+                Some((bytes, _)) => write_shared(&files, &name, bytes)?,
+                None => files.unlink(&name)?,
+            },
         }
         if matches!(decided, Decision::WriteReal | Decision::Refuse) {
             let is_refused = decided == Decision::Refuse;
@@ -92,7 +92,7 @@ enum Decision {
     WriteReal,
     /// The real file is gone outside, and so goes the copy.
     Forget,
-    /// The copy is no credential any more: it becomes what the real file is, and that is said.
+    /// The copy is no login: the real file takes its place, or it goes where there is none, and that is said.
     Refuse,
 }
 

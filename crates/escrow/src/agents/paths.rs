@@ -143,7 +143,7 @@ impl AgentPaths {
         usual.unwrap_or_else(|| inner.to_owned())
     }
 
-    /// Where the links in a directory lead: what is written through one lands there.
+    /// Where the links in a directory lead: a file written through one lands there.
     fn linked(&self, one: &ExecutingPath) -> Vec<ExecutingPath> {
         let at = self.home.join(&one.dir);
         let names = Dir::open(&at).and_then(|dir| dir.kinds());

@@ -614,7 +614,7 @@ impl Manager {
         Ok(measured.collect())
     }
 
-    /// Paths of the home directory that a known agent executes or obeys, and that other programs do: what is written there
+    /// Paths of the home directory that a known agent, or another program, executes or obeys: a file written there
     /// for real runs later, outside.
     pub(super) fn executing_paths(&self, agents: &Agents) -> Vec<(PathBuf, String)> {
         let home = self.options.user_home.as_deref().map(state_dir::canonical);
